@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Compiler configuration: every macro of the library, and the inline namespace that carries the version.
+#pragma once
+
+#include <mhar/version.hpp>
+
+#if defined(_MSVC_LANG)
+#  define MHAR_CPLUSPLUS _MSVC_LANG
+#else
+#  define MHAR_CPLUSPLUS __cplusplus
+#endif
+#if MHAR_CPLUSPLUS < 201703L
+#  error "mhar needs C++17 or later: compile with -std=c++17"
+#endif
+
+#if defined(__CUDACC__)
+#  define MHAR_HOST_DEVICE __host__ __device__
+#else
+#  define MHAR_HOST_DEVICE
+#endif
+
+//! Inlining that a kernel's speed depends on.
+#if defined(_MSC_VER)
+#  define MHAR_FORCE_INLINE __forceinline
+#else
+#  define MHAR_FORCE_INLINE inline __attribute__((always_inline))
+#endif
+
+#define MHAR_DETAIL_JOIN_(a, b, c) a##b##_##c
+#define MHAR_DETAIL_JOIN(a, b, c) MHAR_DETAIL_JOIN_(a, b, c)
+
+//! Opens namespace mhar with the version inside it, so that two shared libraries built from different versions can live in
+//! one process: their symbols differ, while users write `mhar::` alone.
+#define MHAR_NAMESPACE_BEGIN \
+  namespace mhar             \
+  {                          \
+  inline namespace MHAR_DETAIL_JOIN(v, MHAR_VERSION_MAJOR, MHAR_VERSION_MINOR) {
+#define MHAR_NAMESPACE_END \
+  }                        \
+  }
+
+//! A condition that the library itself guarantees; checked in debug builds only, in host and device code alike.
+#if defined(NDEBUG)
+#  define MHAR_ASSERT(condition) static_cast<void>(0)
+#elif defined(__CUDA_ARCH__)
+#  define MHAR_ASSERT(condition) ((condition) ? static_cast<void>(0) : __trap())
+#else
+#  include <cassert>
+#  define MHAR_ASSERT(condition) assert(condition)
+#endif
