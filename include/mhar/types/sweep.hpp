@@ -15,6 +15,14 @@
 
 MHAR_NAMESPACE_BEGIN
 
+//! The largest pass a sweep will run, for sizing a backend's scratch memory.
+struct sweep_limits
+{
+  shape extent;
+  int max_members = 1;  //!< calls of a forward pass, rows of a backward pass
+  int max_range = 1;    //!< rows of a forward pass, calls of a backward pass
+};
+
 //! The parameters of all S calls in the form the sweeps read. Written by fold, in memory of the caller.
 //!
 //!   query        [S, d]            w = scale * q * g
