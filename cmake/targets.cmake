@@ -3,9 +3,7 @@
 # Eigen serves one that has them; the name with `mhar::` exists only where the target can be used.
 add_library(mhar INTERFACE)
 add_library(mhar::mhar ALIAS mhar)
-target_include_directories(
-  mhar INTERFACE "$<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>"
-                 "$<INSTALL_INTERFACE:include>")
+target_include_directories(mhar INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
 target_compile_features(mhar INTERFACE cxx_std_17)
 # The CPU backend uses threads. A project with CUDA as its only language cannot look for them and does without the name.
 target_link_libraries(mhar INTERFACE "$<TARGET_NAME_IF_EXISTS:Threads::Threads>")

@@ -4,4 +4,10 @@
 
 #include <mhar/config.hpp>
 #include <mhar/status.hpp>
+#include <mhar/types/call.hpp>
+#include <mhar/types/element.hpp>
+#include <mhar/types/options.hpp>
+#include <mhar/types/shape.hpp>
+#include <mhar/types/sweep.hpp>
+#include <mhar/types/view.hpp>
 #include <mhar/version.hpp>
