@@ -31,10 +31,10 @@
 
 //! Opens namespace mhar with the version inside it, so that two shared libraries built from different versions can live in
 //! one process: their symbols differ, while users write `mhar::` alone.
-#define MHAR_NAMESPACE_BEGIN \
-  namespace mhar             \
-  {                          \
-  inline namespace MHAR_DETAIL_JOIN(v, MHAR_VERSION_MAJOR, MHAR_VERSION_MINOR) {
+#define MHAR_NAMESPACE_BEGIN                                                   \
+  namespace mhar {                                                             \
+  inline namespace MHAR_DETAIL_JOIN(v, MHAR_VERSION_MAJOR, MHAR_VERSION_MINOR) \
+  {
 #define MHAR_NAMESPACE_END \
   }                        \
   }

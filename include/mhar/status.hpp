@@ -14,14 +14,15 @@ enum class code : int
 {
   success = 0,
   missing_argument,  //!< a required pointer is null
-  bad_shape,         //!< a count, width or number of heads is out of range, or there is no source at all
-  bad_stride,        //!< a stride is too small for what it steps over, or negative
-  bad_value,         //!< an option has a value that means nothing (a negative eps, an unknown enumerator)
-  aliasing,          //!< an output overlaps a live input or another output
-  unsupported,       //!< a valid request that this backend or device cannot serve; nothing smaller is done instead
-  small_workspace,   //!< the workspace is missing or smaller than the function that sizes it says
-  wrong_order,       //!< a call that the state of the object does not allow (a second backward over consumed rows)
-  cuda               //!< the CUDA runtime refused; status::cuda_error holds its number
+  bad_shape,   //!< a count, width or number of heads is out of range, or there is no source at all
+  bad_stride,  //!< a stride is too small for what it steps over, or negative
+  bad_alignment,  //!< a pointer is not a multiple of its element's size
+  bad_value,  //!< an option has a value that means nothing (a negative eps, an unknown enumerator)
+  aliasing,   //!< an output overlaps a live input or another output
+  unsupported,  //!< a valid request that this backend or device cannot serve; nothing smaller is done instead
+  small_workspace,  //!< the workspace is missing or smaller than the function that sizes it says
+  wrong_order,  //!< a call that the state of the object does not allow (a second backward over consumed rows)
+  cuda  //!< the CUDA runtime refused; status::cuda_error holds its number
 };
 
 //! The outcome of a host function of the library. Trivially copyable; `argument` and `message` are static strings.
@@ -30,7 +31,7 @@ struct [[nodiscard]] status
   mhar::code code = code::success;
   const char* argument = "";  //!< the argument or field the failure is about, empty on success
   const char* message = "";   //!< why, in one sentence
-  int cuda_error = 0;         //!< the cudaError_t of code::cuda, else 0 (an int: the type needs a toolkit)
+  int cuda_error = 0;  //!< the cudaError_t of code::cuda, else 0 (an int: the type needs a toolkit)
 
   [[nodiscard]] constexpr bool ok() const noexcept { return code == code::success; }
 };
@@ -40,7 +41,8 @@ class invalid_argument : public std::invalid_argument
 {
 public:
   explicit invalid_argument(const status& failure)
-      : std::invalid_argument("mhar: " + std::string{failure.argument} + ": " + failure.message), failure_{failure}
+      : std::invalid_argument("mhar: " + std::string{failure.argument} + ": " + failure.message),
+        failure_{failure}
   {
   }
   [[nodiscard]] const status& failure() const noexcept { return failure_; }
@@ -54,8 +56,8 @@ class cuda_error : public std::runtime_error
 {
 public:
   explicit cuda_error(const status& failure)
-      : std::runtime_error("mhar: " + std::string{failure.argument} + ": " + failure.message + " (CUDA error " +
-                           std::to_string(failure.cuda_error) + ")"),
+      : std::runtime_error("mhar: " + std::string{failure.argument} + ": " + failure.message +
+                           " (CUDA error " + std::to_string(failure.cuda_error) + ")"),
         failure_{failure}
   {
   }

@@ -108,14 +108,16 @@ using accumulate_t = typename detail::accumulate<T>::type;
   const std::uint32_t magnitude = static_cast<std::uint32_t>(value.bits & 0x7fffu) << 13;
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
   const float scaled = detail::bit_cast<float>(magnitude) * detail::bit_cast<float>(0x77800000u);
-  const std::uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // infinity and NaN keep a full exponent
+  const std::uint32_t special =
+      magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // infinity and NaN keep a full exponent
   return detail::bit_cast<float>(detail::bit_cast<std::uint32_t>(scaled) | special | sign);
 #endif
 }
 
 namespace detail {
 template <class T>
-struct narrow;  // narrow<T>::from(float): round to nearest even, NaN stays NaN, overflow becomes infinity
+struct
+    narrow;  // narrow<T>::from(float): round to nearest even, NaN stays NaN, overflow becomes infinity
 
 template <>
 struct narrow<bfloat16>
@@ -127,8 +129,10 @@ struct narrow<bfloat16>
 #else
     const auto bits = bit_cast<std::uint32_t>(value);
     const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    const std::uint32_t quiet = (bits >> 16) | 0x40u;  // rounding could carry a NaN's payload into infinity
-    return bfloat16{static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded)};
+    const std::uint32_t quiet =
+        (bits >> 16) | 0x40u;  // rounding could carry a NaN's payload into infinity
+    return bfloat16{
+        static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded)};
 #endif
   }
 };
@@ -145,12 +149,15 @@ struct narrow<float16>
     const std::uint32_t sign = (bits >> 16) & 0x8000u;
     const std::uint32_t magnitude = bits & 0x7fffffffu;
     // Normal results: rebias the exponent by 112 and round 13 bits away; a carry may rightly reach infinity (65520).
-    const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    const std::uint32_t normal =
+        (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
     // Subnormal results: adding 0.5 lets the float adder round at 2^-24, the spacing of binary16 subnormals.
-    const std::uint32_t subnormal = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+    const std::uint32_t subnormal =
+        bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
     const std::uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
     const std::uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-    return float16{static_cast<std::uint16_t>((magnitude >= 0x477ff000u ? special : finite) | sign)};
+    return float16{
+        static_cast<std::uint16_t>((magnitude >= 0x477ff000u ? special : finite) | sign)};
 #endif
   }
 };
@@ -159,7 +166,10 @@ template <>
 struct narrow<float>
 {
   [[nodiscard]] MHAR_HOST_DEVICE static float from(float value) noexcept { return value; }
-  [[nodiscard]] MHAR_HOST_DEVICE static float from(double value) noexcept { return static_cast<float>(value); }
+  [[nodiscard]] MHAR_HOST_DEVICE static float from(double value) noexcept
+  {
+    return static_cast<float>(value);
+  }
 };
 
 template <>
@@ -201,12 +211,15 @@ template <class T>
 [[nodiscard]] MHAR_HOST_DEVICE inline T round_to(double value) noexcept
 {
   if constexpr (sizeof(T) == 2) { return detail::narrow<T>::from(static_cast<float>(value)); }
-  else { return detail::narrow<T>::from(value); }
+  else {
+    return detail::narrow<T>::from(value);
+  }
 }
 
 //! Element `index` of an array whose type is known at run time.
 template <class Accumulate>
-[[nodiscard]] MHAR_HOST_DEVICE inline Accumulate load(const void* data, element type, std::int64_t index) noexcept
+[[nodiscard]] MHAR_HOST_DEVICE inline Accumulate load(const void* data, element type,
+                                                      std::int64_t index) noexcept
 {
   switch (type) {
     case element::bfloat16: return widen<Accumulate>(static_cast<const bfloat16*>(data)[index]);
@@ -218,7 +231,8 @@ template <class Accumulate>
 
 //! Rounds `value` into element `index` of an array whose type is known at run time.
 template <class Accumulate>
-MHAR_HOST_DEVICE inline void store(void* data, element type, std::int64_t index, Accumulate value) noexcept
+MHAR_HOST_DEVICE inline void store(void* data, element type, std::int64_t index,
+                                   Accumulate value) noexcept
 {
   switch (type) {
     case element::bfloat16: static_cast<bfloat16*>(data)[index] = round_to<bfloat16>(value); break;

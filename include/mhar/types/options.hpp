@@ -10,8 +10,8 @@ MHAR_NAMESPACE_BEGIN
 //! The backward treats rounding as the identity.
 enum class key_rounding : std::uint8_t
 {
-  none,          //!< u = scale * r * <q*g, s>: the folded query in the accumulation type; most accurate
-  storage,       //!< u = scale * <q*g, round(s*r)>: rounded to the rows' type, as the paper's kernel does
+  none,     //!< u = scale * r * <q*g, s>: the folded query in the accumulation type; most accurate
+  storage,  //!< u = scale * <q*g, round(s*r)>: rounded to the rows' type, as the paper's kernel does
   storage_twice  //!< u = scale * <q, round(g * round(s*r))>: rounded again, as a framework's RMSNorm does; one call only
 };
 

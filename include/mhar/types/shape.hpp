@@ -19,7 +19,10 @@ struct shape
   int num_heads = 1;               //!< H, divides d
   std::int64_t norm_width = 0;     //!< the width of the norm when it is not `width`
 
-  [[nodiscard]] MHAR_HOST_DEVICE constexpr std::int64_t head_width() const noexcept { return width / num_heads; }
+  [[nodiscard]] MHAR_HOST_DEVICE constexpr std::int64_t head_width() const noexcept
+  {
+    return width / num_heads;
+  }
   [[nodiscard]] MHAR_HOST_DEVICE constexpr std::int64_t full_width() const noexcept
   {
     return norm_width == 0 ? width : norm_width;

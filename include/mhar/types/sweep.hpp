@@ -55,8 +55,9 @@ struct fold_problem
   int num_calls = 0;
   const site_parameters* sites = nullptr;  //!< [S], host
   const const_array* gates = nullptr;      //!< [S], host; null when no call is gated
-  const int* num_sources = nullptr;        //!< [S], host: sources of each call in all, null and private row included
-  int num_rows = 0;                        //!< bias entries per call without the null's
+  const int* num_sources =
+      nullptr;       //!< [S], host: sources of each call in all, null and private row included
+  int num_rows = 0;  //!< bias entries per call without the null's
   folded_sites<accumulate_t<T>> folded;
 };
 
@@ -84,8 +85,9 @@ struct call_states
 {
   void* mix = nullptr;
   element type = element::float32;
-  std::int64_t slot_stride = 0;  //!< elements between the mixes of two slots; position_stride is the width
-  Accumulate* lse = nullptr;     //!< slots are P*H apart
+  std::int64_t slot_stride =
+      0;  //!< elements between the mixes of two slots; position_stride is the width
+  Accumulate* lse = nullptr;  //!< slots are P*H apart
   int first_slot = 0;
 };
 
@@ -116,7 +118,8 @@ struct advance_problem
   int private_bias = 0;
   accumulate_t<T>* private_inverse_rms = nullptr;  //!< [P], written; required with a private row
   output_stage stage;
-  route_outputs<T> outputs;  //!< y, combined, mix, lse; `mix` may be the call's own slot; no weights, no inverse_rms
+  route_outputs<T>
+      outputs;  //!< y, combined, mix, lse; `mix` may be the call's own slot; no weights, no inverse_rms
 };
 
 //! Partial sums of the parameters' gradients, one set per chunk of positions, so that they are added in one fixed order
@@ -207,7 +210,7 @@ struct gather_problem
   const_rows<T> mixes;                   //!< mix of call c is row c; read for new calls only
   const accumulate_t<T>* lse = nullptr;  //!< [S, P, H]
   accumulate_t<T>* dot = nullptr;        //!< [S, P, H]
-  int bias_entry = 0;                    //!< bias entry of row n is bias_entry + n; a private row has its own
+  int bias_entry = 0;  //!< bias entry of row n is bias_entry + n; a private row has its own
   pass_start start = pass_start::fresh;
   pass_end end = pass_end::finish_first;
   row_states<accumulate_t<T>> states;
@@ -226,7 +229,8 @@ struct reduce_problem
   int queries_per_site = 1;
   const site_parameters* sites = nullptr;     //!< [num_sites], host; query is [queries_per_site, d]
   const site_gradients* gradients = nullptr;  //!< [num_sites], host
-  const int* num_bias = nullptr;              //!< [num_sites], host: entries of each site's bias, the null's included
+  const int* num_bias =
+      nullptr;  //!< [num_sites], host: entries of each site's bias, the null's included
   gradient_partials<accumulate_t<T>> partials;
 };
 

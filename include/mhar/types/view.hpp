@@ -30,7 +30,10 @@ struct const_array
   constexpr const_array(const T* pointer) noexcept : data{pointer}, type{Kind}
   {
   }
-  [[nodiscard]] MHAR_HOST_DEVICE constexpr explicit operator bool() const noexcept { return data != nullptr; }
+  [[nodiscard]] MHAR_HOST_DEVICE constexpr explicit operator bool() const noexcept
+  {
+    return data != nullptr;
+  }
 };
 
 //! A contiguous writable array of any element type: the gradient of a parameter.
@@ -46,10 +49,14 @@ struct array
   {
   }
   template <class T, element Kind = element_of<T>::value>
-  constexpr array(T* pointer, update how = update::store) noexcept : data{pointer}, type{Kind}, mode{how}
+  constexpr array(T* pointer, update how = update::store) noexcept
+      : data{pointer}, type{Kind}, mode{how}
   {
   }
-  [[nodiscard]] MHAR_HOST_DEVICE constexpr explicit operator bool() const noexcept { return data != nullptr; }
+  [[nodiscard]] MHAR_HOST_DEVICE constexpr explicit operator bool() const noexcept
+  {
+    return data != nullptr;
+  }
 };
 
 //! A read-only [P, d] matrix of any element type: position p starts at data + p*position_stride.
@@ -69,7 +76,10 @@ struct const_matrix
       : data{pointer}, type{Kind}, position_stride{stride}
   {
   }
-  [[nodiscard]] MHAR_HOST_DEVICE constexpr explicit operator bool() const noexcept { return data != nullptr; }
+  [[nodiscard]] MHAR_HOST_DEVICE constexpr explicit operator bool() const noexcept
+  {
+    return data != nullptr;
+  }
 };
 
 //! A writable [P, d] matrix of any element type.
@@ -81,7 +91,8 @@ struct matrix
   update mode = update::store;
 
   constexpr matrix() noexcept = default;
-  constexpr matrix(void* pointer, element kind, std::int64_t stride, update how = update::store) noexcept
+  constexpr matrix(void* pointer, element kind, std::int64_t stride,
+                   update how = update::store) noexcept
       : data{pointer}, type{kind}, position_stride{stride}, mode{how}
   {
   }
@@ -90,8 +101,14 @@ struct matrix
       : data{pointer}, type{Kind}, position_stride{stride}, mode{how}
   {
   }
-  [[nodiscard]] MHAR_HOST_DEVICE constexpr explicit operator bool() const noexcept { return data != nullptr; }
-  [[nodiscard]] constexpr operator const_matrix() const noexcept { return {data, type, position_stride}; }
+  [[nodiscard]] MHAR_HOST_DEVICE constexpr explicit operator bool() const noexcept
+  {
+    return data != nullptr;
+  }
+  [[nodiscard]] constexpr operator const_matrix() const noexcept
+  {
+    return {data, type, position_stride};
+  }
 };
 
 //! The source rows of a call, element T.
@@ -107,14 +124,18 @@ struct const_rows
   std::int64_t position_stride = 0;
   const T* const* list = nullptr;
 
-  [[nodiscard]] constexpr explicit operator bool() const noexcept { return base != nullptr || list != nullptr; }
+  [[nodiscard]] constexpr explicit operator bool() const noexcept
+  {
+    return base != nullptr || list != nullptr;
+  }
   //! Position 0 of row n; on the host only when listed.
   [[nodiscard]] MHAR_HOST_DEVICE constexpr const T* row(std::int64_t n) const noexcept
   {
     return list != nullptr ? list[n] : base + n * row_stride;
   }
   //! Row n of position p.
-  [[nodiscard]] MHAR_HOST_DEVICE constexpr const T* at(std::int64_t n, std::int64_t position) const noexcept
+  [[nodiscard]] MHAR_HOST_DEVICE constexpr const T* at(std::int64_t n,
+                                                       std::int64_t position) const noexcept
   {
     return row(n) + position * position_stride;
   }
@@ -130,32 +151,39 @@ struct gradient_rows
   void* const* list = nullptr;
   update mode = update::store;
 
-  [[nodiscard]] constexpr explicit operator bool() const noexcept { return base != nullptr || list != nullptr; }
+  [[nodiscard]] constexpr explicit operator bool() const noexcept
+  {
+    return base != nullptr || list != nullptr;
+  }
   //! Row n as a matrix. In a list a null entry is a row whose gradient is not wanted.
   [[nodiscard]] constexpr matrix row(std::int64_t n) const noexcept
   {
-    void* const start = list != nullptr ? list[n] : static_cast<char*>(base) + n * row_stride * size_of(type);
+    void* const start =
+        list != nullptr ? list[n] : static_cast<char*>(base) + n * row_stride * size_of(type);
     return {start, type, position_stride, mode};
   }
 };
 
 //! Source-major rows [S, P, d], contiguous: the shared source buffer.
 template <class T>
-[[nodiscard]] constexpr const_rows<T> source_major(const T* base, std::int64_t num_positions, std::int64_t width) noexcept
+[[nodiscard]] constexpr const_rows<T> source_major(const T* base, std::int64_t num_positions,
+                                                   std::int64_t width) noexcept
 {
   return {base, num_positions * width, width, nullptr};
 }
 
 //! Token-major rows [P, N, d], contiguous.
 template <class T>
-[[nodiscard]] constexpr const_rows<T> token_major(const T* base, std::int64_t num_rows, std::int64_t width) noexcept
+[[nodiscard]] constexpr const_rows<T> token_major(const T* base, std::int64_t num_rows,
+                                                  std::int64_t width) noexcept
 {
   return {base, width, num_rows * width, nullptr};
 }
 
 //! Rows given one by one as a host array of pointers, each a [P, d] matrix.
 template <class T>
-[[nodiscard]] constexpr const_rows<T> row_list(const T* const* list, std::int64_t position_stride) noexcept
+[[nodiscard]] constexpr const_rows<T> row_list(const T* const* list,
+                                               std::int64_t position_stride) noexcept
 {
   return {nullptr, 0, position_stride, list};
 }

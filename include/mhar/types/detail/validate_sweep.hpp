@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Validation of the verbs of a sweep.
+#pragma once
+
+#include <mhar/types/detail/validate_call.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace detail {
+
+template <class Accumulate>
+void check_folded(checker& checks, const folded_sites<Accumulate>& sites) noexcept
+{
+  checks.require(sites.query != nullptr, code::missing_argument, "sites.query",
+                 "the folded queries are required");
+  checks.require(sites.gate != nullptr, code::missing_argument, "sites.gate",
+                 "the folded gates are required");
+  checks.require(sites.logit_gate != nullptr, code::missing_argument, "sites.logit_gate",
+                 "the folded logit gates are required");
+  checks.require((sites.null_source == nullptr) == (sites.null_logit == nullptr),
+                 code::missing_argument, "sites.null_logit",
+                 "a null source and its logits come together");
+  checks.require(sites.rounding == key_rounding::none || sites.rounding == key_rounding::storage,
+                 code::unsupported, "sites.rounding",
+                 "keys that are rounded twice cannot be folded: route such calls one by one");
+  checks.require(sites.bias == nullptr || sites.bias_stride >= 0, code::bad_stride,
+                 "sites.bias_stride", "a stride must not be negative");
+}
+
+//! Members of a pass and the range it reads.
+inline void check_pass(checker& checks, int first_member, int num_members, int first_read,
+                       int num_read, int num_new, const char* members, const char* range,
+                       const char* fresh) noexcept
+{
+  checks.require(first_member >= 0, code::bad_shape, members, "an index must not be negative");
+  checks.require(num_members >= 1, code::bad_shape, members, "a pass serves at least one member");
+  checks.require(first_read >= 0 && num_read >= 0, code::bad_shape, range,
+                 "a range must not be negative");
+  checks.require(num_new >= 0 && num_new <= num_read, code::bad_shape, fresh,
+                 "more new entries than the range has");
+}
+
+//! States are needed by every member but a finished fresh first one.
+template <class States>
+void check_states(checker& checks, const States& states, const void* sums, const void* values,
+                  element accumulate, element storage, int num_members, pass_start start,
+                  pass_end end, const shape& extent) noexcept
+{
+  checks.require(start == pass_start::fresh || start == pass_start::kept, code::bad_value, "start",
+                 "unknown start");
+  checks.require(end == pass_end::finish_first || end == pass_end::keep_all, code::bad_value, "end",
+                 "unknown end");
+  const bool first_has_slot = start == pass_start::kept || end == pass_end::keep_all;
+  if (!first_has_slot && num_members == 1) { return; }
+  checks.require(extent.num_positions == 0 || values != nullptr, code::missing_argument, "states",
+                 "the states are required");
+  checks.require(extent.num_positions == 0 || sums != nullptr, code::missing_argument, "states",
+                 "the states' sums are required");
+  checks.require(states.type == storage || states.type == accumulate, code::bad_value,
+                 "states.type",
+                 "states are kept in the rows' element type or in the accumulation type");
+  checks.require(states.first_slot >= (first_has_slot ? 0 : -1), code::bad_shape,
+                 "states.first_slot", "there is no such slot");
+  checks.require(
+      states.first_slot + num_members <= 1 ||
+          states.slot_stride >= span_bytes(extent.num_positions, extent.width, extent.width, 1),
+      code::bad_stride, "states.slot_stride", "two slots would overlap");
+}
+
+template <class Accumulate>
+void check_partials(checker& checks, const gradient_partials<Accumulate>& partials,
+                    int end_call) noexcept
+{
+  const bool any = partials.query != nullptr || partials.bias != nullptr ||
+                   partials.null_source != nullptr || partials.gate != nullptr ||
+                   partials.output_norm != nullptr;
+  checks.require(!any || partials.num_chunks >= 1, code::bad_shape, "partials.num_chunks",
+                 "there is no chunk");
+  checks.require(!any || partials.num_calls >= end_call, code::bad_shape, "partials.num_calls",
+                 "the partial sums cover fewer calls than the pass reads");
+}
+
+}  // namespace detail
+
+template <class T>
+status validate(const fold_problem<T>& problem) noexcept
+{
+  detail::checker checks;
+  const shape& extent = problem.extent;
+  const folded_sites<accumulate_t<T>>& folded = problem.folded;
+  checks.extent(extent);
+  checks.require(problem.num_calls >= 1, code::bad_shape, "num_calls",
+                 "there must be at least one call");
+  checks.require(problem.num_rows >= 0, code::bad_shape, "num_rows",
+                 "the number of rows must not be negative");
+  checks.require(problem.sites != nullptr, code::missing_argument, "sites",
+                 "the sites are required");
+  checks.require(problem.num_sources != nullptr, code::missing_argument, "num_sources",
+                 "the number of sources of each call is required");
+  detail::check_folded(checks, folded);
+  for (int call = 0; checks.ok() && call < problem.num_calls; ++call) {
+    const site_parameters& site = problem.sites[call];
+    detail::region_list<4> inputs;
+    checks.require(problem.num_sources[call] >= 1, code::bad_shape, "num_sources",
+                   "a call has no source");
+    detail::check_site<T>(checks, site, extent, problem.num_sources[call], inputs);
+    checks.require(
+        !(site.eps < problem.sites[0].eps || site.eps > problem.sites[0].eps), code::bad_value,
+        "sites.eps",
+        "the calls of a sweep share the inverse rms of a row, so they must agree on eps");
+    checks.require(site.rounding == folded.rounding, code::bad_value, "sites.rounding",
+                   "the calls of a sweep must agree on key rounding");
+    checks.require(static_cast<bool>(site.null_source) == (folded.null_source != nullptr),
+                   code::bad_value, "sites.null_source",
+                   "the calls of a sweep must agree on having a null source");
+    checks.require(!site.bias || folded.bias != nullptr, code::missing_argument, "folded.bias",
+                   "a call has a bias but there is no place for it");
+    checks.require(
+        !site.bias || problem.num_sources[call] - (site.null_source ? 1 : 0) <= problem.num_rows,
+        code::bad_shape, "num_rows", "a call's bias has more entries than fold makes room for");
+  }
+  checks.require(folded.bias == nullptr || folded.bias_stride >= problem.num_rows, code::bad_stride,
+                 "folded.bias_stride", "the biases of two calls would overlap");
+  return checks.answer();
+}
+
+template <class T>
+status validate(const advance_problem<T>& problem) noexcept
+{
+  using accumulate = accumulate_t<T>;
+  detail::checker checks;
+  detail::region_list<4> inputs;
+  detail::region_list<8> outputs;
+  const shape& extent = problem.extent;
+  const std::int64_t positions = extent.num_positions;
+  checks.extent(extent);
+  checks.epsilon<accumulate>(problem.eps, "eps");
+  detail::check_folded(checks, problem.sites);
+  detail::check_pass(checks, problem.first_call, problem.num_calls, problem.first_row,
+                     problem.num_rows, problem.num_new_rows, "num_calls", "num_rows",
+                     "num_new_rows");
+  detail::check_states(checks, problem.states, problem.states.lse, problem.states.mix,
+                       element_of<accumulate>::value, element_of<T>::value, problem.num_calls,
+                       problem.start, problem.end, extent);
+  if (!checks.ok()) { return checks.answer(); }
+  checks.require(problem.num_new_rows == 0 || extent.full_width() == extent.width,
+                 code::unsupported, "num_new_rows",
+                 "the inverse rms of a row whose width is sharded must be given");
+  checks.source_rows(problem.rows, problem.first_row, problem.num_rows, extent, "rows");
+  checks.require(problem.inverse_rms != nullptr || problem.num_rows == 0 || positions == 0,
+                 code::missing_argument, "inverse_rms", "the rows' inverse rms is required");
+  if (problem.end == pass_end::finish_first) {
+    const bool any_source = problem.start == pass_start::kept || problem.num_rows > 0 ||
+                            problem.sites.null_source != nullptr || problem.private_row != nullptr;
+    checks.require(any_source, code::bad_shape, "num_rows",
+                   "the first call would finish without a source");
+    detail::check_stage<T>(checks, problem.stage, extent, inputs);
+    checks.require(problem.outputs.weights == nullptr, code::unsupported, "outputs.weights",
+                   "a sweep does not keep the weights: route the call alone to see them");
+    checks.require(problem.outputs.inverse_rms == nullptr, code::bad_value, "outputs.inverse_rms",
+                   "a sweep writes the inverse rms to problem.inverse_rms");
+    detail::check_outputs(checks, problem.outputs, extent, 0, 1, outputs);
+  }
+  else {
+    checks.require(problem.private_row == nullptr, code::bad_value, "private_row",
+                   "a private row belongs to a call that is finished");
+  }
+  if (problem.private_row != nullptr) {
+    inputs.add(checks.input(const_matrix{problem.private_row, problem.private_stride}, extent,
+                            "private_row"));
+    checks.require(problem.private_inverse_rms != nullptr || positions == 0, code::missing_argument,
+                   "private_inverse_rms", "a private row's inverse rms is written");
+    checks.require(problem.private_bias >= 0, code::bad_value, "private_bias",
+                   "an index must not be negative");
+    outputs.add(checks.values(problem.private_inverse_rms, 1, 0, positions, "private_inverse_rms"));
+  }
+  checks.apart(inputs, outputs, detail::partial_name, detail::y_name, detail::combined_name);
+  checks.apart_from_rows(outputs, problem.rows, problem.first_row, problem.num_rows, extent);
+  return checks.answer();
+}
+
+template <class T>
+status validate(const output_gradient_problem<T>& problem) noexcept
+{
+  using accumulate = accumulate_t<T>;
+  static constexpr char dy_name[] = "output_gradient";
+  static constexpr char do_name[] = "call_gradient";
+  detail::checker checks;
+  detail::region_list<12> inputs;
+  detail::region_list<4> outputs;
+  const shape& extent = problem.extent;
+  const bool some = extent.num_positions > 0;
+  checks.extent(extent);
+  checks.epsilon<accumulate>(problem.eps, "eps");
+  checks.require(problem.call >= 0, code::bad_shape, "call", "an index must not be negative");
+  detail::check_folded(checks, problem.sites);
+  if (!checks.ok()) { return checks.answer(); }
+  detail::check_stage<T>(checks, problem.stage, extent, inputs);
+  detail::check_partials(checks, problem.partials, problem.call + 1);
+  checks.require(problem.output_gradient || !some, code::missing_argument, dy_name,
+                 "the gradient of the output is required");
+  checks.require(problem.mix || !some, code::missing_argument, "mix", "the call's mix is required");
+  checks.require(problem.combined || problem.stage.norm == output_norm::none || !some,
+                 code::missing_argument, "combined", "the output before its norm is required");
+  checks.require(problem.lse != nullptr || problem.sites.null_source == nullptr || !some,
+                 code::missing_argument, "lse", "the call's lse is required with a null source");
+  checks.require(problem.call_gradient || !some, code::missing_argument, do_name,
+                 "the call's gradient is written");
+  checks.require(problem.dot != nullptr || !some, code::missing_argument, "dot", "D is written");
+  checks.require(!problem.call_gradient || problem.call_gradient.type == element_of<T>::value,
+                 code::bad_value, do_name, "the call's gradient is kept in the rows' element type");
+  checks.stored(problem.call_gradient.mode, do_name);
+  inputs.add(checks.input(problem.output_gradient, extent, dy_name));
+  inputs.add(checks.input(problem.combined_gradient, extent, "combined_gradient"));
+  inputs.add(checks.input(problem.combined, extent, "combined"));
+  inputs.add(checks.input(problem.mix, extent, "mix"));
+  inputs.add(checks.values(problem.lse, 1, 0, extent.num_positions * extent.num_heads, "lse"));
+  outputs.add(checks.output(problem.call_gradient, extent, do_name));
+  outputs.add(checks.output(problem.partial_gradient, extent, "partial_gradient"));
+  outputs.add(checks.values(problem.dot, 1, 0, extent.num_positions * extent.num_heads, "dot"));
+  checks.apart(inputs, outputs, dy_name, do_name);
+  return checks.answer();
+}
+
+template <class T>
+status validate(const gather_problem<T>& problem) noexcept
+{
+  using accumulate = accumulate_t<T>;
+  detail::checker checks;
+  const shape& extent = problem.extent;
+  const bool some = extent.num_positions > 0;
+  checks.extent(extent);
+  detail::check_folded(checks, problem.sites);
+  detail::check_pass(checks, problem.top_row, problem.num_rows, problem.first_call,
+                     problem.num_calls, problem.num_new_calls, "num_rows", "num_calls",
+                     "num_new_calls");
+  checks.require(problem.num_rows <= problem.top_row + 1, code::bad_shape, "num_rows",
+                 "the pass reaches below row 0");
+  detail::check_states(checks, problem.states, problem.states.head_sum, problem.states.gradient,
+                       element_of<accumulate>::value, element_of<T>::value, problem.num_rows,
+                       problem.start, problem.end, extent);
+  detail::check_partials(checks, problem.partials, problem.first_call + problem.num_calls);
+  if (!checks.ok()) { return checks.answer(); }
+  checks.source_rows(problem.rows, problem.top_row - problem.num_rows + 1, problem.num_rows, extent,
+                     "rows");
+  checks.source_rows(problem.call_gradients, problem.first_call, problem.num_calls, extent,
+                     "call_gradients");
+  checks.source_rows(problem.mixes, problem.first_call, problem.num_new_calls, extent, "mixes");
+  checks.require(problem.inverse_rms != nullptr || !some, code::missing_argument, "inverse_rms",
+                 "the rows' inverse rms is required");
+  checks.require(problem.lse != nullptr || problem.num_calls == 0 || !some, code::missing_argument,
+                 "lse", "the calls' lse is required");
+  checks.require(problem.dot != nullptr || problem.num_calls == 0 || !some, code::missing_argument,
+                 "dot", "the calls' D is required");
+  if (problem.end == pass_end::finish_first) {
+    detail::region_list<1> outputs;
+    outputs.add(checks.output(problem.row_gradient, extent, "row_gradient"));
+    checks.apart_from_rows(outputs, problem.rows, problem.top_row - problem.num_rows + 1,
+                           problem.num_rows, extent);
+    checks.apart_from_rows(outputs, problem.call_gradients, problem.first_call, problem.num_calls,
+                           extent);
+    checks.apart_from_rows(outputs, problem.mixes, problem.first_call, problem.num_new_calls,
+                           extent);
+  }
+  return checks.answer();
+}
+
+template <class T>
+status validate(const reduce_problem<T>& problem) noexcept
+{
+  detail::checker checks;
+  const shape& extent = problem.extent;
+  const std::int64_t queries = problem.queries_per_site;
+  checks.extent(extent);
+  checks.require(problem.num_sites >= 1, code::bad_shape, "num_sites",
+                 "there must be at least one site");
+  checks.require(queries >= 1, code::bad_shape, "queries_per_site",
+                 "a site has at least one query");
+  checks.require(problem.sites != nullptr, code::missing_argument, "sites",
+                 "the sites are required");
+  checks.require(problem.gradients != nullptr, code::missing_argument, "gradients",
+                 "the gradients are required");
+  checks.require(problem.partials.num_chunks >= 1, code::bad_shape, "partials.num_chunks",
+                 "there is no chunk");
+  checks.require(problem.num_sites * queries <= problem.partials.num_calls, code::bad_shape,
+                 "partials.num_calls", "the partial sums cover fewer calls than the sites have");
+  for (int index = 0; checks.ok() && index < problem.num_sites; ++index) {
+    const site_parameters& site = problem.sites[index];
+    const site_gradients& wanted = problem.gradients[index];
+    const gradient_partials<accumulate_t<T>>& partials = problem.partials;
+    detail::region_list<4> inputs;
+    detail::region_list<6> outputs;
+    const std::int64_t num_bias = problem.num_bias != nullptr ? problem.num_bias[index] : 0;
+    inputs.add(checks.input(site.query, queries * extent.width, "sites.query"));
+    inputs.add(checks.input(site.norm_weight, extent.width, "sites.norm_weight"));
+    outputs.add(checks.output(wanted.query, queries * extent.width, "gradients.query"));
+    outputs.add(checks.output(wanted.norm_weight, extent.width, "gradients.norm_weight"));
+    outputs.add(checks.output(wanted.bias, num_bias, "gradients.bias"));
+    outputs.add(checks.output(wanted.null_source, extent.width, "gradients.null_source"));
+    outputs.add(checks.output(wanted.gate, 1, "gradients.gate"));
+    outputs.add(
+        checks.output(wanted.output_norm_weight, extent.width, "gradients.output_norm_weight"));
+    checks.require((!wanted.query && !wanted.norm_weight) || partials.query != nullptr,
+                   code::missing_argument, "partials.query",
+                   "a gradient is wanted whose partial sums are missing");
+    checks.require(!wanted.norm_weight || site.query, code::missing_argument, "sites.query",
+                   "the gradient of the norm weight needs the query");
+    checks.require(!wanted.bias || partials.bias != nullptr, code::missing_argument,
+                   "partials.bias", "a gradient is wanted whose partial sums are missing");
+    checks.require(!wanted.bias || (num_bias >= 1 && num_bias <= partials.bias_stride + 1),
+                   code::bad_shape, "num_bias",
+                   "the bias has no entry, or more than the partial sums hold");
+    checks.require(!wanted.null_source || partials.null_source != nullptr, code::missing_argument,
+                   "partials.null_source", "a gradient is wanted whose partial sums are missing");
+    checks.require(!wanted.gate || partials.gate != nullptr, code::missing_argument,
+                   "partials.gate", "a gradient is wanted whose partial sums are missing");
+    checks.require(!wanted.output_norm_weight || partials.output_norm != nullptr,
+                   code::missing_argument, "partials.output_norm",
+                   "a gradient is wanted whose partial sums are missing");
+    checks.apart(inputs, outputs);
+  }
+  return checks.answer();
+}
+
+MHAR_NAMESPACE_END
