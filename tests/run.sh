@@ -5,11 +5,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . cmake/requirements.sh
-mhar_require_packages g++ cmake ninja-build git pkg-config libeigen3-dev doctest-dev libbenchmark-dev
+mhar_require_packages g++ cmake ninja-build pkg-config libeigen3-dev doctest-dev libbenchmark-dev
+
+# The architecture of the GPU at hand, if there is one.
+gpu=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .) || true
+export CUDAARCHS=${CUDAARCHS:-${gpu:-90}}
 
 jobs=$(nproc)
 build=build/tests
-cmake -S . -B "$build" -G Ninja -DCMAKE_CUDA_ARCHITECTURES="${CUDAARCHS:-90}" -DCMAKE_BUILD_TYPE=Release
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release
 cmake --build "$build" --parallel "$jobs"
 
 log=$build/ctest.log

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the benchmarks and runs them: the CPU's into bench/results/cpu.json and, with a GPU, the GPU's into
+# bench/results/<gpu>.json. Medians of five repetitions. Arguments go to the programs, such as --benchmark_filter=chain/100M.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. cmake/requirements.sh
+mhar_require_packages g++ cmake ninja-build libeigen3-dev libbenchmark-dev
+
+gpu=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null | head -n 1) || true
+if [[ -n $gpu ]]; then export CUDAARCHS=${CUDAARCHS:-$(sed 's/.*, //; s/\.//' <<<"$gpu")}; fi
+# Without a GPU there is nothing to run that the CUDA compiler makes.
+cuda=$([[ -n $gpu ]] && echo ON || echo OFF)
+build=build/bench
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMHAR_CUDA="$cuda" -DMHAR_BUILD_TESTS=OFF \
+  -DMHAR_BUILD_EXAMPLES=OFF
+cmake --build "$build" --parallel "$(nproc)"
+
+mkdir -p bench/results
+run() {
+  "$build/bench/$1" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true --benchmark_out_format=json \
+    --benchmark_out="bench/results/$2.json" "${@:3}"
+}
+run mhar_bench_cpu cpu "$@"
+if [[ -n $gpu ]]; then
+  # "NVIDIA H200, 9.0" becomes h200.
+  name=$(sed -E 's/^NVIDIA //; s/,.*//' <<<"$gpu" | tr 'A-Z ' 'a-z-')
+  run mhar_bench_cuda "$name" "$@"
+fi
