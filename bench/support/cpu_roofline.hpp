@@ -4,8 +4,6 @@
 
 #include "support/report.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -42,7 +40,7 @@ constexpr std::size_t vector_bytes = 32;
 constexpr std::size_t vector_bytes = 16;
 #endif
 
-//! The widest vector that the flags allow, as the compiler's own vectorizer would use it.
+//! The widest vector that the flags allow.
 using pack = float __attribute__((vector_size(vector_bytes)));
 //! Chains that do not wait for each other: enough to hide the latency, few enough for 16 registers.
 constexpr int num_chains = 10;
@@ -65,11 +63,14 @@ inline void multiply_add(int rounds)
 
 }  // namespace detail
 
-//! Bytes of the last level cache, or 32 MiB where the system does not tell.
+//! Bytes of the largest cache that a core sees. (sysconf adds up the caches of a whole package.)
 inline std::int64_t last_cache_bytes()
 {
-  const long level3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return level3 > 0 ? level3 : std::int64_t{32} << 20;
+  std::int64_t bytes = 0;
+  for (const auto& found : benchmark::CPUInfo::Get().caches) {
+    bytes = std::max(bytes, std::int64_t{found.size});
+  }
+  return bytes;
 }
 
 //! Bytes read plus bytes written per second by a copy that no cache holds, each thread copying its own part.
