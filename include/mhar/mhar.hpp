@@ -9,5 +9,6 @@
 #include <mhar/types/options.hpp>
 #include <mhar/types/shape.hpp>
 #include <mhar/types/sweep.hpp>
+#include <mhar/types/validate.hpp>
 #include <mhar/types/view.hpp>
 #include <mhar/version.hpp>

@@ -15,8 +15,9 @@ nvcc=${MHAR_NVCC:-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# Names of headers below include/, such as mhar/status.hpp, whose path ends in the given suffix.
-headers() { (cd "$include" && find mhar -name "*$1" | sort); }
+# Public headers by their names below include/, such as mhar/status.hpp, with the given suffix. A private one (detail/) is the
+# body of a public one and need not stand alone.
+headers() { (cd "$include" && find mhar -name "*$1" -not -path '*/detail/*' | sort); }
 
 # The phrase by which ctest reports a test as skipped.
 skip() {

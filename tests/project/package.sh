@@ -62,7 +62,7 @@ case "$1" in
     refused 'no component torch' -DMHAR_PARTS=torch
     ;;
   installed_headers)
-    diff <(headers "") <(cd "$installed/include" && find mhar -name "*" | sort)
+    diff <(cd "$include" && find mhar | sort) <(cd "$installed/include" && find mhar | sort)
     if grep -rnF -e "$root" -e "$build" -e "$scratch" "$installed/share"; then
       echo "the installation knows where it was made"
       exit 1
