@@ -15,6 +15,13 @@ cd "$root"
 mapfile -t files < <(find include tests bench examples -name '*.hpp' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.cu' | sort)
 if [[ ${1:-} == --fix ]]; then
   "$formatter" -i "${files[@]}"
-else
-  "$formatter" --dry-run --Werror "${files[@]}"
+  exit 0
+fi
+differing=()
+for file in "${files[@]}"; do
+  if ! "$formatter" "$file" | cmp -s - "$file"; then differing+=("$file"); fi
+done
+if ((${#differing[@]} > 0)); then
+  printf '%s\n' "${differing[@]}" "run tests/project/format.sh --fix"
+  exit 1
 fi

@@ -121,8 +121,8 @@ public:
   void epsilon(double eps, const char* argument) noexcept
   {
     require(std::isfinite(eps) &&
-                eps >= static_cast<double>(std::numeric_limits<Accumulate>::min()) &&
-                eps <= static_cast<double>(std::numeric_limits<Accumulate>::max()),
+                eps >= static_cast<double>((std::numeric_limits<Accumulate>::min)()) &&
+                eps <= static_cast<double>((std::numeric_limits<Accumulate>::max)()),
             code::bad_value, argument,
             "eps must be positive and finite in the type that arithmetic is done in");
   }
