@@ -13,12 +13,15 @@ fi
 
 # Headers of other people that ours include come first: what those do with the macros is not ours to mend.
 others() {
-  (cd "$include" && cat "${names[@]}") | sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*(<[^>]*>).*/\1/p' |
+  find "$include" -type f -not -path "$1" -exec cat {} + | sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*(<[^>]*>).*/\1/p' |
     grep -v '^<mhar/' | sort -u
 }
 {
-  others | grep -vE '^<(cuda|cub|cooperative)' | sed 's/^/#include /'
-  if [[ $1 == cuda ]]; then others | grep -E '^<(cuda|cub|cooperative)' | sed 's/^/#include /' || true; fi
+  if [[ $1 == host ]]; then
+    others '*.cuh' | grep -vE '^<(cuda|cub|cooperative)' | sed 's/^/#include /'
+  else
+    others '*/reference/*' | sed 's/^/#include /'
+  fi
   cat <<'MACROS'
 #define min(a, b) user_min(a, b)
 #define max(a, b) user_max(a, b)
