@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The one place that launches kernels: attributes, programmatic dependent launch, clusters, and a failure as a status.
+#pragma once
+
+#include <mhar/device/context.cuh>
+#include <mhar/status.hpp>
+
+#include <cuda_runtime_api.h>
+
+MHAR_NAMESPACE_BEGIN
+namespace device::detail {
+
+//! A failed call of the runtime as a status. The runtime's error state is left clean, so that the failure is reported once.
+inline status failure_of(cudaError_t error, const char* call) noexcept
+{
+  if (error == cudaSuccess) { return {}; }
+  static_cast<void>(cudaGetLastError());
+  status failure;
+  failure.code = code::cuda;
+  failure.argument = call;
+  failure.message = cudaGetErrorString(error);
+  failure.cuda_error = static_cast<int>(error);
+  if (error == cudaErrorNoKernelImageForDevice) {
+    failure.code = code::unsupported;
+    failure.message = "this program holds no code for the device's architecture";
+  }
+  return failure;
+}
+
+//! What a launcher asks about the current device; attributes are cached by the runtime, so asking is cheap.
+struct device_properties
+{
+  int device = 0;
+  int multiprocessors = 0;
+  int shared_memory_per_block = 0;  //!< the most a block may opt in to
+  int shared_memory_per_multiprocessor = 0;
+  int capability = 0;  //!< 90 is compute capability 9.0
+};
+
+inline status query(device_properties& result) noexcept
+{
+  int major = 0;
+  int minor = 0;
+  const auto ask = [&](int& value, cudaDeviceAttr attribute) {
+    return cudaDeviceGetAttribute(&value, attribute, result.device);
+  };
+  cudaError_t error = cudaGetDevice(&result.device);
+  if (error == cudaSuccess) { error = ask(result.multiprocessors, cudaDevAttrMultiProcessorCount); }
+  if (error == cudaSuccess) {
+    error = ask(result.shared_memory_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  }
+  if (error == cudaSuccess) {
+    error =
+        ask(result.shared_memory_per_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  }
+  if (error == cudaSuccess) { error = ask(major, cudaDevAttrComputeCapabilityMajor); }
+  if (error == cudaSuccess) { error = ask(minor, cudaDevAttrComputeCapabilityMinor); }
+  result.capability = 10 * major + minor;
+  return failure_of(error, "device");
+}
+
+//! How a kernel is launched.
+struct launch_shape
+{
+  dim3 grid = 1;
+  dim3 block = 1;
+  std::size_t shared_memory = 0;  //!< dynamic, bytes
+  unsigned cluster = 1;           //!< blocks per cluster along x
+};
+
+//! Launches `kernel` in the context's stream. Nothing is remembered between calls: a kernel that needs more than 48 KiB of
+//! shared memory is allowed the device's whole limit each time, so that no call lowers what another thread has just set.
+template <class... Parameters, class... Arguments>
+status launch(const context& where, const device_properties& properties, const launch_shape& shape,
+              void (*kernel)(Parameters...), const Arguments&... arguments) noexcept
+{
+  constexpr std::size_t without_asking = std::size_t{48} << 10;
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  if (shape.shared_memory > without_asking) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        function, cudaFuncAttributeMaxDynamicSharedMemorySize, properties.shared_memory_per_block);
+    if (error != cudaSuccess) { return failure_of(error, "shared memory"); }
+  }
+  if (shape.cluster > 8) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error != cudaSuccess) { return failure_of(error, "cluster"); }
+  }
+
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (where.dependency == dependent_launch::programmatic && properties.capability >= 90) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    ++count;
+  }
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = shape.cluster;
+    attributes[count].val.clusterDim.y = 1;
+    attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_memory;
+  config.stream = where.stream.get();
+  config.attrs = attributes;
+  config.numAttrs = count;
+  return failure_of(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
+                    "launch");
+}
+
+}  // namespace device::detail
+MHAR_NAMESPACE_END
