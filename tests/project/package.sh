@@ -19,6 +19,17 @@ consume() {
   "$scratch/build/consumer"
 }
 
+# The same with CUDA. The compiler links its own runtime, statically; a second one would show as a library.
+consume_cuda() {
+  if [[ -z $nvcc ]]; then skip "no CUDA compiler"; fi
+  consume "$1" -DMHAR_PARTS=cuda -DCMAKE_CUDA_COMPILER="$nvcc"
+  "$scratch/build/consumer_cuda"
+  if ldd "$scratch/build/consumer_cuda" | grep cudart; then
+    echo "a second CUDA runtime"
+    exit 1
+  fi
+}
+
 # refused PATTERN CMAKE-ARGUMENT...: configuring fails, with a message that a reader understands.
 refused() {
   local pattern=$1
@@ -48,10 +59,7 @@ case "$1" in
   find_package_without_cuda)
     consume find_package -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON
     ;;
-  find_package_cuda)
-    if [[ -z $nvcc ]]; then skip "no CUDA compiler"; fi
-    consume find_package -DMHAR_PARTS=cuda -DCMAKE_CUDA_COMPILER="$nvcc"
-    ;;
+  find_package_cuda) consume_cuda find_package ;;
   refused_versions)
     refused 'requested version "0.99"' -DMHAR_WANTED=0.99
     refused 'requested version "1.0"' -DMHAR_WANTED=1.0
@@ -77,6 +85,7 @@ case "$1" in
     "$scratch/program"
     ;;
   add_subdirectory) consume add_subdirectory -DMHAR_PARTS=reference -DCMAKE_CXX_FLAGS=-Werror ;;
+  add_subdirectory_cuda) consume_cuda add_subdirectory ;;
   fetch_content) consume fetch_content -DMHAR_PARTS=reference ;;
   copied_folder)
     cp -r "$include/mhar" "$scratch/mhar"
