@@ -55,6 +55,10 @@ public:
   [[nodiscard]] const T* begin() const noexcept { return data(); }
   [[nodiscard]] const T* end() const noexcept { return data() + count_; }
 
+  //! The elements with their guards, for a copy to other memory.
+  [[nodiscard]] unsigned char* storage() noexcept { return bytes_.data(); }
+  [[nodiscard]] std::size_t storage_bytes() const noexcept { return bytes_.size(); }
+
   //! Nothing was written before or after the elements.
   [[nodiscard]] bool guards_intact() const
   {

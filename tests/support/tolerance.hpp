@@ -17,16 +17,20 @@ struct tolerance
   double absolute = 0;
 };
 
-//! What a correct result of element T may differ from the double reference by.
-template <class T>
-constexpr tolerance tolerance_of() noexcept
+//! What a correct result of this type may differ from the double reference by.
+constexpr tolerance tolerance_of(mhar::element type) noexcept
 {
-  switch (mhar::element_of<T>::value) {
+  switch (type) {
     case mhar::element::bfloat16: return {1.6e-2, 1e-2};
     case mhar::element::float16: return {2e-3, 1e-3};
     case mhar::element::float32: return {1e-5, 1e-6};
     default: return {1e-12, 1e-13};
   }
+}
+template <class T>
+constexpr tolerance tolerance_of() noexcept
+{
+  return tolerance_of(mhar::element_of<T>::value);
 }
 
 //! Equal infinities are close, and two NaN are; a NaN is close to nothing else.

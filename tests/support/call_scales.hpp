@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sizes that the rounding of a call's gradients is relative to: of the terms that are added, not
+//! of sums that may cancel.
+#pragma once
+
+#include "support/call_arrays.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mhar_test {
+
+//! The largest finite element in magnitude; 0 for an absent array.
+inline double largest(tensor& values)
+{
+  double result = 0;
+  values.for_each([&](auto... at) {
+    const double size = std::abs(values.get(at...));
+    if (std::isfinite(size)) { result = std::max(result, size); }
+  });
+  return result;
+}
+inline double norm(tensor& values)
+{
+  double sum = 0;
+  values.for_each([&](auto... at) { sum += values.get(at...) * values.get(at...); });
+  return std::sqrt(sum);
+}
+inline double rms(tensor& values)
+{
+  double count = 0;
+  values.for_each([&](auto...) { ++count; });
+  return count > 0 ? norm(values) / std::sqrt(count) : 0;
+}
+
+//! An upper bound of ro over the positions: 1 without an output norm. Where o is small, or the width is
+//! 1, the two terms of the norm's backward are this much larger than their difference.
+template <class T>
+double output_norm_reach(const call_options<T>& options, tensor& combined)
+{
+  double result = 1;
+  if (options.norm == mhar::output_norm::none) { return result; }
+  const placement& where = combined.where();
+  for (std::int64_t p = 0; p < where.num_positions; ++p) {
+    double squares = 0;
+    for (std::int64_t j = 0; j < where.width; ++j) {
+      squares += combined.get(0, p, j) * combined.get(0, p, j);
+    }
+    result = std::max(result, 1 / std::sqrt(squares / static_cast<double>(where.width)));
+  }
+  return std::min(result, 1 / std::sqrt(options.eps));
+}
+
+struct gradient_scales
+{
+  double partial = 1;             //!< of an element of do
+  double row = 1;                 //!< of an element of ds
+  double gate = 1;                //!< of the products do * mix, added up
+  double bias = 1;                //!< of dl, added up over positions
+  double folded = 1;              //!< of dl * key, added up over positions
+  double null_source = 1;         //!< of ds of the null source, added up over positions
+  double output_norm_weight = 1;  //!< of the products dy * o, added up
+
+  template <class T>
+  gradient_scales(const call_options<T>& options, call_inputs<T>& in, call_results<T>& expected)
+  {
+    constexpr double largest_key = 4;  // of a normalised row, whose elements are of size 1
+    const double alpha = in.gate ? largest(in.gate) : 1;
+    const double reach = output_norm_reach(options, expected.combined);
+    const double weight = in.output_norm_weight ? largest(in.output_norm_weight) : 1;
+    const double source = std::max(rms(in.rows), rms(in.null_source));
+    const double inverse_rms =
+        std::max(largest(expected.inverse_rms), in.null_source ? 1 / rms(in.null_source) : 0);
+
+    partial = reach * weight * largest(in.output_gradient) + largest(in.combined_gradient);
+    const double upstream = reach * weight * norm(in.output_gradient) + norm(in.combined_gradient);
+    output_norm_weight = norm(in.output_gradient);
+    gate = upstream * source;
+    bias = alpha * gate;
+    folded = std::abs(options.scale) * bias * largest_key;
+    row = alpha * partial * largest_key * std::max(1.0, inverse_rms);
+    null_source = row * upstream / partial;
+  }
+};
+
+}  // namespace mhar_test
