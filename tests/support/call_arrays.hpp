@@ -146,14 +146,16 @@ struct call_results
     const std::int64_t positions = extent.num_positions;
     const std::int64_t heads = extent.num_heads;
     const placement matrix = matrix_of(positions, extent.width, o.gap);
-    const mhar::element statistics = mhar::element_of<mhar::accumulate_t<T>>::value;
+    const auto statistics = [&](const placement& where) {
+      return tensor{mhar::element_of<mhar::accumulate_t<T>>::value, where, o.offset};
+    };
 
     y = {as(o.outputs), matrix, o.offset};
     combined = {as(o.states), matrix, o.offset};
     mix = {as(o.states), matrix, o.offset};
-    lse = {statistics, matrix_of(positions, heads), o.offset};
-    inverse_rms = {statistics, matrix_of(o.num_rows, positions), o.offset};
-    weights = {statistics, matrix_of(positions * heads, o.num_sources()), o.offset};
+    lse = statistics(matrix_of(positions, heads));
+    inverse_rms = statistics(matrix_of(o.num_rows, positions));
+    weights = statistics(matrix_of(positions * heads, o.num_sources()));
 
     const mhar::element parameter = as(o.parameter_gradients);
     row_gradients = {as(o.row_gradient_type),
