@@ -97,8 +97,9 @@ public:
     compare_each(all, "mix", results_.mix, expected_.mix, 1);
     compare_each(all, "lse", results_.lse, expected_.lse, 1);
     // Relative alone: the inverse rms of a large row is small.
-    compare_within(all, "inverse_rms", results_.inverse_rms, expected_.inverse_rms,
-                   {tolerance_of(results_.inverse_rms.type()).relative, 0});
+    tolerance relative = tolerance_of(results_.inverse_rms.type());
+    relative.absolute = 0;
+    compare_within(all, "inverse_rms", results_.inverse_rms, expected_.inverse_rms, relative);
     compare_each(all, "weights", results_.weights, expected_.weights, 1);
     check_surroundings(all);
     return all;

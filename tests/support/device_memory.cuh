@@ -38,7 +38,7 @@ public:
     const auto found = copies_.find(&array);
     if (found != copies_.end()) { return found->second.bytes + elements; }
 
-    copy made;
+    device_copy made;
     check_cuda(cudaMalloc(&made.allocation, array.storage_bytes() + 64));
     made.bytes = static_cast<unsigned char*>(made.allocation) +
                  reinterpret_cast<std::uintptr_t>(array.storage()) % 64;
@@ -59,12 +59,12 @@ public:
   }
 
 private:
-  struct copy
+  struct device_copy
   {
     void* allocation = nullptr;
     unsigned char* bytes = nullptr;
   };
-  std::map<tensor*, copy> copies_;
+  std::map<tensor*, device_copy> copies_;
 };
 
 }  // namespace mhar_test
