@@ -3,6 +3,17 @@
 #pragma once
 
 #include <mhar/config.hpp>
+#include <mhar/cpu/advance.hpp>
+#include <mhar/cpu/backend.hpp>
+#include <mhar/cpu/context.hpp>
+#include <mhar/cpu/executor.hpp>
+#include <mhar/cpu/fold.hpp>
+#include <mhar/cpu/gather.hpp>
+#include <mhar/cpu/merge.hpp>
+#include <mhar/cpu/output_gradient.hpp>
+#include <mhar/cpu/reduce.hpp>
+#include <mhar/cpu/route.hpp>
+#include <mhar/cpu/route_gradient.hpp>
 #include <mhar/status.hpp>
 #include <mhar/types/call.hpp>
 #include <mhar/types/element.hpp>

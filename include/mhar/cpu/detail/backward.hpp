@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The backward tile: at one position, the gradients of a group of rows are advanced over a range of calls. A single call's
+//! backward is this with one call, and every row finished.
+#pragma once
+
+#include <mhar/cpu/detail/call_gradient.hpp>
+#include <mhar/cpu/detail/combine.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace cpu::detail {
+
+//! Everything a backward tile meets at one position: R rows (the members) and C calls. Upstream is the type do is held in.
+template <class T, class Upstream>
+struct backward_tile
+{
+  using accumulate = accumulate_t<T>;
+
+  backward_tile(arena& memory, std::int64_t width, int members, int range)
+      : queries{memory.take<const accumulate*>(range)},
+        upstream{memory.take<const Upstream*>(range)},
+        lse{memory.take<const accumulate*>(range)},
+        dot_sums{memory.take<const accumulate*>(range)},
+        sites{memory.take<folded_site<accumulate>>(range)},
+        bias{memory.take<const accumulate*>(range)},
+        partials{memory.take<call_partials<accumulate>>(range)},
+        query_sums{memory.take<accumulate*>(range)},
+        rows{memory.take<const T*>(members)},
+        inverse_rms{memory.take<accumulate>(members)},
+        head_sums{memory.take<accumulate>(members)},
+        bias_entries{memory.take<int>(members)},
+        sums{memory.take<accumulate*>(members)},
+        sum_values{memory.take<accumulate>(members * width)},
+        scores{memory.take<accumulate>(std::int64_t{members} * range)},
+        logits{memory.take<accumulate>(std::int64_t{members} * range)},
+        products{memory.take<accumulate>(std::int64_t{members} * range)}
+  {
+  }
+
+  // Of the calls, [C]:
+  const accumulate** queries;   // w
+  const Upstream** upstream;    // do
+  const accumulate** lse;       // [H]
+  const accumulate** dot_sums;  // [H] D
+  folded_site<accumulate>* sites;
+  const accumulate** bias;  // null when there is none
+  call_partials<accumulate>* partials;
+  accumulate** query_sums;  // the partials' `query`; null when not wanted
+  // Of the rows, [R]:
+  const T** rows;
+  accumulate* inverse_rms;
+  accumulate* head_sums;  // c, added to
+  int* bias_entries;
+  accumulate** sums;  // [d] A + r B, added to; null when no row's gradient is wanted
+  accumulate* sum_values;
+  // Of the pairs over one head, [C][R]:
+  accumulate* scores;    // <w, s>, then r dl
+  accumulate* logits;    // with rounded keys only: <w, key(s)>, then dl
+  accumulate* products;  // <do, s>, then alpha a
+  unfolded_site<accumulate> unfolded;
+
+  int num_calls = 0;
+  int num_rows = 0;
+  key_rounding rounding = key_rounding::none;
+};
+
+//! Inner products of every pair over a head.
+template <class T, class Upstream>
+void pair_products(const backward_tile<T, Upstream>& tile, columns head) noexcept
+{
+  dots(tile.queries, tile.num_calls, tile.rows, tile.num_rows, head, tile.scores, tile.num_rows);
+  dots(tile.upstream, tile.num_calls, tile.rows, tile.num_rows, head, tile.products, tile.num_rows);
+  if (tile.rounding == key_rounding::storage) {
+    dots(tile.queries, tile.num_calls, tile.rows, tile.num_rows, head, tile.logits, tile.num_rows,
+         rounded_key<T>{tile.inverse_rms});
+  }
+  else if (tile.rounding == key_rounding::storage_twice) {
+    const accumulate_t<T>* const query = tile.unfolded.query;
+    dots(&query, 1, tile.rows, tile.num_rows, head, tile.logits, tile.num_rows,
+         twice_rounded_key<T>{tile.inverse_rms, tile.unfolded.norm_weight});
+  }
+}
+
+//! From inner products to the factors that rows, calls and queries enter the gradients with; adds to c and to dbias.
+template <class T, class Upstream>
+void pair_factors(const backward_tile<T, Upstream>& tile, int head) noexcept
+{
+  using accumulate = accumulate_t<T>;
+  const bool rounded = tile.rounding != key_rounding::none;
+  for (int c = 0; c < tile.num_calls; ++c) {
+    const folded_site<accumulate>& site = tile.sites[c];
+    const accumulate lse = tile.lse[c][head];
+    const accumulate sum = tile.dot_sums[c][head];
+    for (int m = 0; m < tile.num_rows; ++m) {
+      const std::int64_t pair = std::int64_t{c} * tile.num_rows + m;
+      const accumulate inverse = tile.inverse_rms[m];
+      const accumulate score = inverse * tile.scores[pair];
+      const accumulate bias =
+          tile.bias[c] == nullptr ? accumulate{0} : tile.bias[c][tile.bias_entries[m]];
+      const accumulate logit = (rounded ? tile.logits[pair] : score) + bias;
+      const accumulate weight = weight_of(logit, lse, site.logit_gate);
+      // Conditions, not products with 0: a source without weight may have an infinite score.
+      const bool fixed = weight == 0 || site.logit_gate == 0;
+      const accumulate gradient =
+          fixed ? accumulate{0} : site.logit_gate * weight * (tile.products[pair] - sum);
+      if (gradient != 0) { tile.head_sums[m] += gradient * score; }
+      if (tile.partials[c].bias != nullptr) {
+        tile.partials[c].bias[1 + tile.bias_entries[m]] += gradient;
+      }
+      tile.products[pair] = site.gate * weight;
+      tile.scores[pair] = inverse * gradient;
+      if (rounded) { tile.logits[pair] = gradient; }
+    }
+  }
+}
+
+//! One position: adds every call to every row's sums, and every row to every query's.
+template <class T, class Upstream>
+void backward_position(const backward_tile<T, Upstream>& tile, const shape& extent) noexcept
+{
+  using weights = weight_matrix<accumulate_t<T>>;
+  const std::int64_t width = extent.head_width();
+  const int calls = tile.num_calls;
+  const int rows = tile.num_rows;
+  for (int h = 0; h < extent.num_heads; ++h) {
+    const columns head{h * width, width};
+    pair_products(tile, head);
+    pair_factors(tile, h);
+    if (tile.sums != nullptr) {
+      combine(weights{tile.products, 1, rows}, rows, tile.upstream, calls, head, tile.sums,
+              head.begin);
+      combine(weights{tile.scores, 1, rows}, rows, tile.queries, calls, head, tile.sums,
+              head.begin);
+    }
+    if (tile.query_sums == nullptr) { continue; }
+    if (tile.rounding == key_rounding::none) {
+      combine(weights{tile.scores, rows, 1}, calls, tile.rows, rows, head, tile.query_sums,
+              head.begin);
+    }
+    else {
+      combine(weights{tile.logits, rows, 1}, calls, tile.rows, rows, head, tile.query_sums,
+              head.begin, rounded_key<T>{tile.inverse_rms});
+    }
+  }
+}
+
+//! ds = A + r B - (r^2/d) c s in place, with r * (r * s): a large row's r^2 would vanish before it meets the row.
+template <class Accumulate, class T>
+void finish_row(Accumulate* sums, Accumulate head_sum, Accumulate inverse_rms, const T* row,
+                const shape& extent) noexcept
+{
+  if (head_sum == 0) { return; }
+  const Accumulate factor = -inverse_rms * head_sum / static_cast<Accumulate>(extent.full_width());
+  for_each_block<Accumulate>(extent.width, [&](std::int64_t k, auto part) {
+    lanes<Accumulate> sum;
+    lanes<Accumulate> values;
+    load<Accumulate>(sum, sums + k, part);
+    load<Accumulate>(values, row + k, part);
+    values = inverse_rms * values;
+    sum += factor * values;
+    store<Accumulate>(sums + k, sum, part);
+  });
+}
+
+}  // namespace cpu::detail
+MHAR_NAMESPACE_END

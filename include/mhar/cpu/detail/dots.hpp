@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Inner products over the columns of a head: of every query with every row (logits), and sums of squares.
+#pragma once
+
+#include <mhar/cpu/detail/lanes.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+MHAR_NAMESPACE_BEGIN
+namespace cpu::detail {
+
+//! A row enters an inner product as it is.
+struct plain_key
+{
+  template <class Accumulate, class Part>
+  MHAR_FORCE_INLINE void operator()(lanes<Accumulate>&, int, std::int64_t, Part) const noexcept
+  {
+  }
+};
+
+//! Rounded to T after its norm: round(s * r).
+template <class T>
+struct rounded_key
+{
+  const accumulate_t<T>* inverse_rms;  //!< of every row
+
+  template <class Accumulate, class Part>
+  MHAR_FORCE_INLINE void operator()(lanes<Accumulate>& key, int row, std::int64_t,
+                                    Part) const noexcept
+  {
+    key = inverse_rms[row] * key;
+    round_lanes<T, Accumulate>(key);
+  }
+};
+
+//! Rounded to T after its norm and again after the norm's weight: round(g * round(s * r)).
+template <class T>
+struct twice_rounded_key
+{
+  const accumulate_t<T>* inverse_rms;
+  const accumulate_t<T>* norm_weight;  //!< of column 0
+
+  template <class Accumulate, class Part>
+  MHAR_FORCE_INLINE void operator()(lanes<Accumulate>& key, int row, std::int64_t column,
+                                    Part part) const noexcept
+  {
+    rounded_key<T>{inverse_rms}.template operator()<Accumulate>(key, row, column, part);
+    lanes<Accumulate> weight;
+    load<Accumulate>(weight, norm_weight + column, part);
+    key = weight * key;
+    round_lanes<T, Accumulate>(key);
+  }
+};
+
+//! Columns [begin, begin + count): those of one head.
+struct columns
+{
+  std::int64_t begin;
+  std::int64_t count;
+};
+
+template <int Queries, int Rows, class Accumulate, class X, class Y, class Key>
+MHAR_FORCE_INLINE void dot_block(const X* const* queries, const Y* const* rows, int first_row,
+                                 columns head, const Key& key, Accumulate* out,
+                                 std::int64_t out_stride) noexcept
+{
+  lanes<Accumulate> sums[std::size_t{Queries}][std::size_t{Rows}] = {};
+  for_each_block<Accumulate>(head.count, [&](std::int64_t k, auto part) {
+    const std::int64_t column = head.begin + k;
+    lanes<Accumulate> query[std::size_t{Queries}];
+    for (int q = 0; q < Queries; ++q) { load<Accumulate>(query[q], queries[q] + column, part); }
+    for (int n = 0; n < Rows; ++n) {
+      lanes<Accumulate> row;
+      load<Accumulate>(row, rows[first_row + n] + column, part);
+      key.template operator()<Accumulate>(row, first_row + n, column, part);
+      for (int q = 0; q < Queries; ++q) { sums[q][n] += query[q] * row; }
+    }
+  });
+  for (int q = 0; q < Queries; ++q) {
+    for (int n = 0; n < Rows; ++n) {
+      out[q * out_stride + first_row + n] = total<Accumulate>(sums[q][n]);
+    }
+  }
+}
+
+template <int Queries, class Accumulate, class X, class Y, class Key>
+void dot_rows(const X* const* queries, const Y* const* rows, int first_row, int end_row,
+              columns head, const Key& key, Accumulate* out, std::int64_t out_stride) noexcept
+{
+  constexpr int block = Queries >= 4 ? 2 : 4;
+  int n = first_row;
+  for (; n + block <= end_row; n += block) {
+    dot_block<Queries, block>(queries, rows, n, head, key, out, out_stride);
+  }
+  for (; n < end_row; ++n) { dot_block<Queries, 1>(queries, rows, n, head, key, out, out_stride); }
+}
+
+//! out[q*out_stride + n] = <query q, key(row n)> over a head's columns. Blocks of queries and rows share their loads; the
+//! blocking does not enter the order of any sum.
+template <class Accumulate, class X, class Y, class Key = plain_key>
+void dots(const X* const* queries, int num_queries, const Y* const* rows, int num_rows,
+          columns head, Accumulate* out, std::int64_t out_stride, const Key& key = {}) noexcept
+{
+  int q = 0;
+  for (; q + 4 <= num_queries; q += 4) {
+    dot_rows<4>(queries + q, rows, 0, num_rows, head, key, out + q * out_stride, out_stride);
+  }
+  for (; q + 2 <= num_queries; q += 2) {
+    dot_rows<2>(queries + q, rows, 0, num_rows, head, key, out + q * out_stride, out_stride);
+  }
+  for (; q < num_queries; ++q) {
+    dot_rows<1>(queries + q, rows, 0, num_rows, head, key, out + q * out_stride, out_stride);
+  }
+}
+
+//! The sum of squares of `count` elements, each divided by `unit` first.
+template <class Accumulate, class T>
+[[nodiscard]] Accumulate sum_of_squares(const T* row, std::int64_t count, Accumulate unit) noexcept
+{
+  const Accumulate factor = 1 / unit;
+  lanes<Accumulate> sum = {};
+  for_each_block<Accumulate>(count, [&](std::int64_t k, auto part) {
+    lanes<Accumulate> values;
+    load<Accumulate>(values, row + k, part);
+    values = factor * values;
+    sum += values * values;
+  });
+  return total<Accumulate>(sum);
+}
+
+template <class Accumulate, class T>
+[[nodiscard]] Accumulate largest_magnitude(const T* row, std::int64_t count) noexcept
+{
+  Accumulate largest = 0;
+  for (std::int64_t k = 0; k < count; ++k) {
+    largest = std::max(largest, std::abs(widen<Accumulate>(row[k])));
+  }
+  return largest;
+}
+
+//! (mean(s^2) + eps)^-1/2 of a whole row, for every finite row: squares that overflow (fp32 and bf16 rows of 2e19 and more) are
+//! summed again in units of the largest element.
+template <class Accumulate, class T>
+[[nodiscard]] Accumulate inverse_rms(const T* row, std::int64_t width, Accumulate eps) noexcept
+{
+  const auto count = static_cast<Accumulate>(width);
+  const Accumulate sum = sum_of_squares<Accumulate>(row, width, Accumulate{1});
+  if (sum <= std::numeric_limits<Accumulate>::max()) { return 1 / std::sqrt(sum / count + eps); }
+  const Accumulate unit = largest_magnitude<Accumulate>(row, width);
+  const Accumulate scaled = sum_of_squares<Accumulate>(row, width, unit);
+  return 1 / std::sqrt(scaled / count + eps / unit / unit) / unit;
+}
+
+}  // namespace cpu::detail
+MHAR_NAMESPACE_END

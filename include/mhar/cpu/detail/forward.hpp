@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The forward tile: at one position, the states of a group of calls are advanced over a range of rows, and the first call may
+//! be finished. A single call is this with one member, all rows new, and a finish.
+#pragma once
+
+#include <mhar/cpu/detail/chunks.hpp>
+#include <mhar/cpu/detail/combine.hpp>
+#include <mhar/cpu/detail/finish.hpp>
+#include <mhar/cpu/detail/fold_site.hpp>
+#include <mhar/cpu/detail/softmax.hpp>
+#include <mhar/types/sweep.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace cpu::detail {
+
+//! Arrays of one task of a forward pass.
+template <class T>
+struct forward_scratch
+{
+  using accumulate = accumulate_t<T>;
+
+  forward_scratch(arena& memory, std::int64_t width, int num_heads, int members, int range)
+      : queries{memory.take<const accumulate*>(members)},
+        rows{memory.take<const T*>(range + 1)},
+        inverse_rms{memory.take<accumulate>(range + 1)},
+        weights{memory.take<accumulate>(std::int64_t{members} * (range + 1))},
+        sums{memory.take<accumulate*>(members)},
+        sum_values{memory.take<accumulate>(members * width)},
+        lse{memory.take<accumulate>(num_heads)},
+        finish{memory, width}
+  {
+  }
+
+  const accumulate** queries;  // [members]
+  const T** rows;              // [range + 1], a private row last
+  accumulate* inverse_rms;     // [range + 1]
+  accumulate* weights;         // [members][range + 1]
+  accumulate** sums;           // [members]
+  accumulate* sum_values;      // [members][d]
+  accumulate* lse;             // [H], of a first call that is finished
+  finisher<accumulate> finish;
+};
+
+//! What only single calls have besides the problem of a pass.
+template <class T>
+struct call_extras
+{
+  unfolded_site<accumulate_t<T>> unfolded;
+  accumulate_t<T>* weights = nullptr;  //!< [P, H, num_sources]
+};
+
+//! The rows of the range, and a private one, at a position: pointers and inverse rms; new ones are computed and written.
+template <class T>
+void gather_rows(const advance_problem<T>& problem, std::int64_t position,
+                 const forward_scratch<T>& scratch) noexcept
+{
+  using accumulate = accumulate_t<T>;
+  const shape& extent = problem.extent;
+  const auto eps = static_cast<accumulate>(problem.eps);
+  for (int n = 0; n < problem.num_rows; ++n) {
+    const int row = problem.first_row + n;
+    scratch.rows[n] = problem.rows.at(row, position);
+    accumulate* const kept = problem.inverse_rms == nullptr
+                                 ? nullptr
+                                 : problem.inverse_rms + row * extent.num_positions + position;
+    if (n < problem.num_rows - problem.num_new_rows) {
+      scratch.inverse_rms[n] = *kept;
+      continue;
+    }
+    scratch.inverse_rms[n] = inverse_rms<accumulate>(scratch.rows[n], extent.width, eps);
+    if (kept != nullptr) { *kept = scratch.inverse_rms[n]; }
+  }
+  if (problem.private_row == nullptr) { return; }
+  const int last = problem.num_rows;
+  scratch.rows[last] = problem.private_row + position * problem.private_stride;
+  scratch.inverse_rms[last] = inverse_rms<accumulate>(scratch.rows[last], extent.width, eps);
+  problem.private_inverse_rms[position] = scratch.inverse_rms[last];
+}
+
+//! Logits of the members over one head, [members][stride]; only the first member meets a private row.
+template <class T>
+void head_logits(const advance_problem<T>& problem, const call_extras<T>& extras, columns head,
+                 int stride, const forward_scratch<T>& scratch) noexcept
+{
+  const int members = problem.num_calls;
+  const bool has_private = problem.private_row != nullptr;
+  const auto products = [&](const auto& key) {
+    dots(scratch.queries, members, scratch.rows, problem.num_rows, head, scratch.weights, stride,
+         key);
+    if (has_private) {
+      dot_rows<1>(scratch.queries, scratch.rows, problem.num_rows, stride, head, key,
+                  scratch.weights, stride);
+    }
+  };
+  switch (problem.sites.rounding) {
+    case key_rounding::none: products(plain_key{}); break;
+    case key_rounding::storage: products(rounded_key<T>{scratch.inverse_rms}); break;
+    default:
+      products(twice_rounded_key<T>{scratch.inverse_rms, extras.unfolded.norm_weight});
+      break;
+  }
+  for (int g = 0; g < members; ++g) {
+    accumulate_t<T>* const logits = scratch.weights + std::int64_t{g} * stride;
+    const int count = problem.num_rows + (g == 0 && has_private ? 1 : 0);
+    if (problem.sites.rounding == key_rounding::none) {
+      for (int n = 0; n < count; ++n) { logits[n] *= scratch.inverse_rms[n]; }
+    }
+    if (problem.sites.bias == nullptr) { continue; }
+    const accumulate_t<T>* const bias =
+        problem.sites.bias + (problem.first_call + g) * problem.sites.bias_stride;
+    for (int n = 0; n < problem.num_rows; ++n) { logits[n] += bias[problem.first_row + n]; }
+    if (count > problem.num_rows) { logits[count - 1] += bias[problem.private_bias]; }
+  }
+}
+
+//! What a member starts from over one head: the logit, and sums[...] is filled once its weight is known.
+template <class T>
+struct carried_state
+{
+  accumulate_t<T> logit = -std::numeric_limits<accumulate_t<T>>::infinity();
+  const void* values = nullptr;
+  element type = element::float32;
+};
+
+template <class T>
+[[nodiscard]] carried_state<T> carry_in(const advance_problem<T>& problem, int member, int head,
+                                        std::int64_t position) noexcept
+{
+  const shape& extent = problem.extent;
+  const std::int64_t first_column = head * extent.head_width();
+  if (problem.start == pass_start::kept) {
+    const std::int64_t slot = problem.states.first_slot + member;
+    const std::int64_t first =
+        slot * problem.states.slot_stride + position * extent.width + first_column;
+    return {problem.states.lse[(slot * extent.num_positions + position) * extent.num_heads + head],
+            static_cast<const char*>(problem.states.mix) + first * size_of(problem.states.type),
+            problem.states.type};
+  }
+  if (problem.sites.null_source == nullptr) { return {}; }
+  const std::int64_t call = problem.first_call + member;
+  return {problem.sites.null_logit[call * extent.num_heads + head],
+          problem.sites.null_source + call * extent.width + first_column,
+          element_of<accumulate_t<T>>::value};
+}
+
+//! One position of a forward pass: kept states are written, a finished first call's mix is left in sums[0], its lse in lse.
+template <class T>
+void forward_position(const advance_problem<T>& problem, const call_extras<T>& extras,
+                      std::int64_t position, const forward_scratch<T>& scratch) noexcept
+{
+  using accumulate = accumulate_t<T>;
+  const shape& extent = problem.extent;
+  const std::int64_t width = extent.head_width();
+  const int members = problem.num_calls;
+  const int stride = problem.num_rows + 1;
+  const bool finishes = problem.end == pass_end::finish_first;
+  gather_rows(problem, position, scratch);
+
+  for (int h = 0; h < extent.num_heads; ++h) {
+    const columns head{h * width, width};
+    head_logits(problem, extras, head, stride, scratch);
+    for (int g = 0; g < members; ++g) {
+      accumulate* const weights = scratch.weights + std::int64_t{g} * stride;
+      const bool first = finishes && g == 0;
+      const int count = problem.num_rows + (g == 0 && problem.private_row != nullptr ? 1 : 0);
+      const carried_state<T> carried = carry_in(problem, g, h, position);
+      const softmax_sum<accumulate> sum = softmax(weights, count, carried.logit);
+      accumulate* const values = scratch.sums[g] + head.begin;
+      if (carried.values == nullptr) { std::fill(values, values + width, accumulate{0}); }
+      else {
+        with_type(carried.values, carried.type,
+                  [&](const auto* from) { scale_row(values, sum.carried, from, width); });
+      }
+      if (first) {
+        scratch.lse[h] = sum.lse;
+        if (extras.weights != nullptr) {
+          const int has_null = problem.sites.null_source != nullptr ? 1 : 0;
+          accumulate* const out =
+              extras.weights + (position * extent.num_heads + h) * (count + has_null);
+          if (has_null == 1) { out[0] = sum.carried; }
+          std::copy(weights, weights + count, out + has_null);
+        }
+      }
+      else {
+        const std::int64_t slot = problem.states.first_slot + g;
+        problem.states.lse[(slot * extent.num_positions + position) * extent.num_heads + h] =
+            sum.lse;
+      }
+    }
+    combine(weight_matrix<accumulate>{scratch.weights, stride, 1}, members, scratch.rows,
+            problem.num_rows, head, scratch.sums, head.begin);
+    if (problem.private_row != nullptr) {
+      combine(weight_matrix<accumulate>{scratch.weights + problem.num_rows, stride, 1}, 1,
+              scratch.rows + problem.num_rows, 1, head, scratch.sums, head.begin);
+    }
+  }
+
+  for (int g = finishes ? 1 : 0; g < members; ++g) {
+    const std::int64_t slot = problem.states.first_slot + g;
+    write(problem.states.mix, problem.states.type, update::store,
+          slot * problem.states.slot_stride + position * extent.width, scratch.sums[g],
+          extent.width);
+  }
+}
+
+//! Once per task, before the first position.
+template <class T>
+void prepare(const advance_problem<T>& problem, const call_extras<T>& extras,
+             forward_scratch<T>& scratch) noexcept
+{
+  const std::int64_t width = problem.extent.width;
+  const bool twice = problem.sites.rounding == key_rounding::storage_twice;
+  const accumulate_t<T>* const queries = twice ? extras.unfolded.query : problem.sites.query;
+  for (int g = 0; g < problem.num_calls; ++g) {
+    scratch.queries[g] = queries + (problem.first_call + g) * width;
+    scratch.sums[g] = scratch.sum_values + g * width;
+  }
+  if (problem.end == pass_end::finish_first) { scratch.finish.prepare(problem.stage, width); }
+}
+
+//! A chunk of positions of a forward pass.
+template <class T>
+void forward_chunk(const advance_problem<T>& problem, const call_extras<T>& extras,
+                   const chunk& positions, forward_scratch<T>& scratch) noexcept
+{
+  const int num_heads = problem.extent.num_heads;
+  prepare(problem, extras, scratch);
+  for (std::int64_t position = positions.begin; position < positions.end; ++position) {
+    forward_position(problem, extras, position, scratch);
+    if (problem.end == pass_end::keep_all) { continue; }
+    if (problem.outputs.lse != nullptr) {
+      std::copy(scratch.lse, scratch.lse + num_heads, problem.outputs.lse + position * num_heads);
+    }
+    finish_position(scratch.finish, problem.outputs, position, scratch.sums[0],
+                    problem.extent.width);
+  }
+}
+
+}  // namespace cpu::detail
+MHAR_NAMESPACE_END
