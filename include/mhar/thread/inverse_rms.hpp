@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! r = (sum(s^2)/d + eps)^(-1/2) from a sum of squares, without a silent overflow for rows up to 1e30.
+//! The inverse rms of a row, r = (mean(s^2) + eps)^(-1/2) (docs/operator.md, eq. 1), of every finite row.
+//!
+//! The sum of squares overflows where elements pass sqrt(max/d): 1.8e19/sqrt(d) in float, which is 2.1e17
+//! at d = 7168. The plain sum is asked `overflowed`, one comparison a row; only when it says yes is the row
+//! read again, each element multiplied by large_row_scale, also for its products with the query:
+//!
+//!     unit = 1;                   r = inverse_rms(sum of s^2, d, eps)
+//!     unit = large_row_scale;     r = inverse_rms(sum of (unit s)^2, d, 0)       if overflowed
+//!     score = r * <w, unit s>;    inverse rms of the row: unit * r
+//!
+//! There eps would be far below the last bit of the mean.
 #pragma once
 
 #include <mhar/config.hpp>
@@ -9,9 +19,12 @@
 MHAR_NAMESPACE_BEGIN
 namespace thread {
 
-//! Rows whose sum of squares overflows float (elements of about 1e18 and above) are summed again scaled by this power of two.
-//! eps is far below the last bit of such a sum.
-inline constexpr float overflow_scale = 0x1p-64f;
+//! A power of two under which the squares of 2^30 elements of any size have a finite sum, and a row that
+//! overflowed without it loses no bit.
+template <class Accumulate>
+inline constexpr Accumulate large_row_scale = sizeof(Accumulate) == sizeof(float)
+                                                  ? Accumulate(0x1p-80)
+                                                  : Accumulate(0x1p-560);
 
 [[nodiscard]] MHAR_HOST_DEVICE inline float inverse_sqrt(float x) noexcept
 {
@@ -31,7 +44,7 @@ template <class Accumulate>
   return inverse_sqrt(sum_of_squares / width + eps);
 }
 
-//! Whether a sum of squares left the range of its type.
+//! Whether a sum of squares left the range of its type. True also of a row that holds an infinity.
 template <class Accumulate>
 [[nodiscard]] MHAR_HOST_DEVICE inline bool overflowed(Accumulate sum_of_squares) noexcept
 {
