@@ -14,8 +14,9 @@
 
 using namespace mhar_test;
 using mhar::thread::inverse_rms;
-using mhar::thread::large_row_scale;
+using mhar::thread::overflow_scale;
 using mhar::thread::overflowed;
+using mhar::thread::scaled_inverse_rms;
 
 namespace {
 
@@ -38,8 +39,7 @@ Real inverse_rms_of(const std::vector<Real>& row, Real eps)
   const Real width = static_cast<Real>(row.size());
   const Real plain = sum(1);
   if (!overflowed(plain)) { return inverse_rms(plain, width, eps); }
-  const Real unit = large_row_scale<Real>;
-  return unit * inverse_rms(sum(unit), width, Real{0});
+  return scaled_inverse_rms(sum(overflow_scale<Real>), width);
 }
 
 }  // namespace
