@@ -20,6 +20,7 @@
 #include <cmath>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 //! Fails the case with the comparison's text.
@@ -64,7 +65,7 @@ public:
     save(options_.given_combined && options_.norm == mhar::output_norm::rms, inputs_.combined,
          results_.combined, expected_.combined);
 
-    if (options_.mode == mhar::update::accumulate) { prefill(random); }
+    prefill(random);
     mhar::reference::route_gradient(bind_backward(expected_, host_memory{}).problem);
     inputs_.remember();
   }
@@ -75,6 +76,12 @@ public:
   [[nodiscard]] call_results<T>& results() { return results_; }
   //! What it should write, in double.
   [[nodiscard]] call_results<T>& expected() { return expected_; }
+
+  //! Sets the gradients back to what they hold before a backward, for one more run.
+  void reset_gradients()
+  {
+    if (options_.mode == mhar::update::accumulate) { fill_gradients(results_); }
+  }
 
   //! The problems, with every array where `memory` says it is.
   template <class Memory>
@@ -134,18 +141,27 @@ private:
     saved.for_each([&](auto... at) { saved.set(at..., exact.get(at...)); });
   }
 
-  //! Gives every gradient a value to add to.
+  //! Gives every gradient a value to add to, in accumulate mode.
   void prefill(random_inputs& random)
   {
-    std::vector<tensor*> exact;
-    expected_.for_each_gradient([&](const char*, tensor& array) { exact.push_back(&array); });
-    std::size_t index = 0;
+    if (options_.mode == mhar::update::store) { return; }
     results_.for_each_gradient([&](const char*, tensor& array) {
-      tensor& twin = *exact[index++];
+      std::vector<double> values;
       array.for_each([&](auto... at) {
         array.set(at..., random.normal());
-        twin.set(at..., array.get(at...));
+        values.push_back(array.get(at...));
       });
+      before_.push_back(std::move(values));
+    });
+    fill_gradients(expected_);
+  }
+  void fill_gradients(call_results<T>& gradients)
+  {
+    std::size_t array_index = 0;
+    gradients.for_each_gradient([&](const char*, tensor& array) {
+      const std::vector<double>& values = before_[array_index++];
+      std::size_t index = 0;
+      array.for_each([&](auto... at) { array.set(at..., values[index++]); });
     });
   }
 
@@ -331,6 +347,7 @@ private:
   call_inputs<T> inputs_;
   call_results<T> results_;
   call_results<T> expected_;
+  std::vector<std::vector<double>> before_;
 };
 
 }  // namespace mhar_test
