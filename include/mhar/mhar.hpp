@@ -15,6 +15,10 @@
 #include <mhar/cpu/route.hpp>
 #include <mhar/cpu/route_gradient.hpp>
 #include <mhar/status.hpp>
+#include <mhar/thread/inverse_rms.hpp>
+#include <mhar/thread/softmax_state.hpp>
+#include <mhar/thread/vector.hpp>
+#include <mhar/thread/width_tree.hpp>
 #include <mhar/types/call.hpp>
 #include <mhar/types/element.hpp>
 #include <mhar/types/options.hpp>
