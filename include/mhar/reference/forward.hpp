@@ -34,11 +34,13 @@ struct saved_values
   std::optional<vector> combined;
 };
 
-//! Eq. 1: (mean(x^2) + eps)^-1/2, without squaring anything that could overflow.
+//! Eq. 1: (mean(x^2) + eps)^-1/2. Squares are taken in units of the largest element, so that none overflows.
 inline double inverse_rms(const vector& x, std::int64_t width, double eps)
 {
-  return 1 / std::hypot(x.matrix().stableNorm() / std::sqrt(static_cast<double>(width)),
-                        std::sqrt(eps));
+  const double largest = x.abs().maxCoeff();
+  const double unit = largest > 0 && std::isfinite(largest) ? largest : 1;
+  const double mean = (x / unit).square().sum() / static_cast<double>(width);
+  return 1 / std::hypot(unit * std::sqrt(mean), std::sqrt(eps));
 }
 
 //! Rounded to the type that rows are stored in.
