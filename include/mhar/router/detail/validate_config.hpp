@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The checks of a router_config, each with the name of the field it is about.
+#pragma once
+
+#include <mhar/router/router_config.hpp>
+
+#include <cstddef>
+
+MHAR_NAMESPACE_BEGIN
+
+namespace detail {
+
+[[nodiscard]] inline bool is_sharded(const router_config& config) noexcept
+{
+  return config.extent.norm_width != 0;
+}
+
+[[nodiscard]] inline bool has_null_source(const router_config& config) noexcept
+{
+  return static_cast<bool>(config.sites.front().parameters.null_source);
+}
+
+[[nodiscard]] inline const router_site& site_of(const router_config& config, int call) noexcept
+{
+  return config.sites[static_cast<std::size_t>(call / config.queries_per_site)];
+}
+
+//! Sources of a call in all.
+[[nodiscard]] inline int num_sources(const router_config& config, int call) noexcept
+{
+  const depth_schedule& schedule = config.plan.schedule;
+  return schedule.num_rows[static_cast<std::size_t>(call)] + (schedule.has_private(call) ? 1 : 0) +
+         (has_null_source(config) ? 1 : 0);
+}
+
+[[nodiscard]] inline status validate_extent(const router_config& config) noexcept
+{
+  const shape& extent = config.extent;
+  if (extent.num_positions < 0) { return {code::bad_shape, "num_positions", "is negative"}; }
+  if (extent.width < 1) { return {code::bad_shape, "width", "must be at least 1"}; }
+  if (extent.num_heads < 1 || extent.width % extent.num_heads != 0) {
+    return {code::bad_shape, "num_heads", "must divide the width"};
+  }
+  if (extent.norm_width != 0 && extent.norm_width < extent.width) {
+    return {code::bad_shape, "norm_width", "is less than the width"};
+  }
+  return {};
+}
+
+[[nodiscard]] inline status validate_plan(const router_config& config) noexcept
+{
+  const depth_plan& plan = config.plan;
+  if (const status schedule = validate(plan.schedule); !schedule.ok()) { return schedule; }
+  if (plan.forward.size() != plan.num_calls()) {
+    return {code::bad_value, "plan.forward", "was made for another schedule"};
+  }
+  for (int call = 0; call < plan.num_calls(); ++call) {
+    if (plan.forward.num_items(call) != plan.schedule.num_rows[static_cast<std::size_t>(call)]) {
+      return {code::bad_value, "plan.forward", "was made for another schedule"};
+    }
+  }
+  if (config.use == router_use::inference) { return {}; }
+  if (plan.backward.size() != plan.num_rows()) {
+    return {code::bad_value, "plan.backward", "was made for another schedule"};
+  }
+  for (int row = 0; row < plan.num_rows(); ++row) {
+    if (plan.backward.num_items(plan.num_rows() - 1 - row) !=
+        plan.num_calls() - plan.first_reader(row)) {
+      return {code::bad_value, "plan.backward", "was made for another schedule"};
+    }
+  }
+  return {};
+}
+
+[[nodiscard]] inline status validate_site(const router_config& config,
+                                          const router_site& site) noexcept
+{
+  const site_parameters& first = config.sites.front().parameters;
+  const site_parameters& mine = site.parameters;
+  if (!mine.query) { return {code::missing_argument, "query", "is required"}; }
+  if (!(mine.eps > 0)) { return {code::bad_value, "eps", "must be positive"}; }
+  if (mine.eps != first.eps) {
+    return {code::unsupported, "eps", "must be the same for all sites"};
+  }
+  if (mine.rounding != first.rounding || mine.rounding == key_rounding::storage_twice) {
+    return {code::unsupported, "rounding", "must be none or storage, the same for all sites"};
+  }
+  if (static_cast<bool>(mine.null_source) != static_cast<bool>(first.null_source)) {
+    return {code::unsupported, "null_source", "either all sites have one or none does"};
+  }
+  if (site.stage.partial) { return {code::bad_value, "partial", "is given with a call"}; }
+  if (site.stage.norm == output_norm::rms && !(site.stage.norm_eps > 0)) {
+    return {code::bad_value, "norm_eps", "must be positive"};
+  }
+  if (is_sharded(config) && (mine.null_source || site.stage.norm == output_norm::rms)) {
+    return {code::unsupported, "norm_width",
+            "sharded heads know neither a null source nor an output norm"};
+  }
+  return {};
+}
+
+[[nodiscard]] inline status validate_sites(const router_config& config) noexcept
+{
+  const depth_schedule& schedule = config.plan.schedule;
+  const int per_site = config.queries_per_site;
+  if (per_site < 1 || schedule.num_calls() % per_site != 0) {
+    return {code::bad_shape, "queries_per_site", "must divide the number of calls"};
+  }
+  if (static_cast<int>(config.sites.size()) != schedule.num_calls() / per_site) {
+    return {code::bad_shape, "sites", "must have one entry per queries_per_site calls"};
+  }
+  for (const router_site& site : config.sites) {
+    if (const status outcome = validate_site(config, site); !outcome.ok()) { return outcome; }
+  }
+  for (int call = 0; call < schedule.num_calls(); ++call) {
+    const int first = call - call % per_site;
+    if (schedule.num_rows[static_cast<std::size_t>(call)] !=
+            schedule.num_rows[static_cast<std::size_t>(first)] ||
+        schedule.has_private(call) != schedule.has_private(first)) {
+      return {code::bad_shape, "schedule", "the queries of one site must read the same rows"};
+    }
+    if (schedule.has_private(call) && is_sharded(config)) {
+      return {code::unsupported, "norm_width", "sharded heads know no private row"};
+    }
+    if (num_sources(config, call) < 1) {
+      return {code::bad_shape, "schedule", "a call has no source at all"};
+    }
+  }
+  return {};
+}
+
+[[nodiscard]] inline status validate_homes(const router_config& config) noexcept
+{
+  if (config.position_stride != 0 && config.position_stride < config.extent.width) {
+    return {code::bad_stride, "position_stride", "is less than the width"};
+  }
+  if (config.gradients == gradient_home::dead_rows && config.rows == row_home::listed) {
+    return {code::unsupported, "gradients", "listed rows cannot be overwritten"};
+  }
+  if (config.use == router_use::inference &&
+      (config.gradients == gradient_home::dead_rows || config.mixes == mix_keeper::router)) {
+    return {code::bad_value, "use", "inference keeps neither gradients nor mixes"};
+  }
+  return {};
+}
+
+}  // namespace detail
+
+template <class T>
+status validate(const router_config& config) noexcept
+{
+  for (const element state : {config.call_state, config.row_state}) {
+    if (state != element_of<T>::value && state != element_of<accumulate_t<T>>::value) {
+      return {code::unsupported, "call_state, row_state",
+              "must be the rows' type or the accumulation type"};
+    }
+  }
+  for (const auto check_part : {detail::validate_extent, detail::validate_plan,
+                                detail::validate_sites, detail::validate_homes}) {
+    if (const status outcome = check_part(config); !outcome.ok()) { return outcome; }
+  }
+  return {};
+}
+
+MHAR_NAMESPACE_END

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a sweep must come to, whatever backend runs it: bodies of test cases over a backend and an element type.
+#pragma once
+
+#include "random_plan.hpp"
+#include "sweep_run.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace mhar_test {
+
+//! A backend and the element of the rows, as one type for TEST_CASE_TEMPLATE.
+template <class Backend, class T>
+struct sweep_on
+{
+  using backend = Backend;
+  using element = T;
+};
+
+//! Round-off of the arithmetic in sums of up to 20000 terms, relative to the largest element. It holds for 16-bit rows, too,
+//! as long as nothing but the rows and dy is rounded to their type: see keep_exact.
+template <class T>
+constexpr double sweep_tolerance = sizeof(mhar::accumulate_t<T>) == 8 ? 1e-11 : 2e-4;
+
+template <class T>
+void check_close(const sweep_results& actual, const sweep_results& expected)
+{
+  const sweep_distance worst = distance(actual, expected);
+  CHECK_MESSAGE(worst.largest <= sweep_tolerance<T>, worst.name << " is off by " << worst.largest);
+}
+
+//! Leaves no value but rows and dy to be rounded to a 16-bit type: do is dy, and mixes and states are wide.
+template <class T>
+void keep_exact(sweep_options& options, run_choices& choices)
+{
+  if (sizeof(T) > 2) { return; }
+  options.output_norm = options.combined_gradient = false;
+  choices.call_state = choices.row_state = mhar::element_of<mhar::accumulate_t<T>>::value;
+  choices.narrow_mixes = false;
+}
+
+inline mhar::depth_schedule random_schedule(random_inputs& random)
+{
+  const int num_calls = static_cast<int>(random.integer(1, 9));
+  const int per_block = static_cast<int>(random.integer(1, 4));
+  switch (random.integer(0, 3)) {
+    case 0: return mhar::full_schedule(num_calls);
+    case 1: return mhar::delta_schedule(num_calls, per_block);
+    case 2: return mhar::block_schedule(num_calls, per_block);
+    default: break;
+  }
+  mhar::depth_schedule schedule;  // rows in bursts, and private rows anywhere
+  int rows = 0;
+  for (int call = 0; call < num_calls; ++call) {
+    rows += static_cast<int>(random.integer(0, 3));
+    schedule.num_rows.push_back(rows);
+    const bool has_private = rows == 0 || random.integer(0, 2) == 0;
+    schedule.private_rows.push_back(has_private ? mhar::private_row::present
+                                                : mhar::private_row::absent);
+  }
+  return schedule;
+}
+
+inline sweep_options random_options(random_inputs& random)
+{
+  static constexpr int head_widths[] = {1, 2, 3, 8, 20};
+  sweep_options options;
+  const auto heads = static_cast<int>(random.integer(1, 4));
+  options.extent = {random.integer(1, 5), heads * head_widths[random.integer(0, 4)], heads};
+  options.queries_per_site = static_cast<int>(random.integer(0, 2) == 0 ? 3 : 1);
+  options.schedule = mhar::repeated(random_schedule(random), options.queries_per_site);
+  const bool plain =
+      random.integer(0, 2) == 0;  // mixes and nothing else: D comes from the passes themselves
+  const auto coin = [&] { return !plain && random.integer(0, 1) == 1; };
+  options.norm_weight = coin();
+  options.bias = coin();
+  options.null_source = options.schedule.num_rows.front() == 0 || coin();
+  options.gate = coin();
+  options.partial = coin();
+  options.output_norm = coin();
+  options.combined_gradient = coin();
+  if (random.integer(0, 4) == 0) { options.gate_value = 0; }
+  return options;
+}
+
+template <class T>
+run_choices random_choices(const mhar::depth_schedule& schedule, random_inputs& random)
+{
+  constexpr mhar::element wide = mhar::element_of<mhar::accumulate_t<T>>::value;
+  constexpr mhar::element narrow = mhar::element_of<T>::value;
+  const auto coin = [&random] { return random.integer(0, 1) == 1; };
+  run_choices choices;
+  choices.plan = random_plan(schedule, random);
+  choices.call_state = coin() ? wide : narrow;
+  choices.row_state = coin() ? wide : narrow;
+  choices.rows = static_cast<mhar::row_home>(random.integer(0, 2));
+  if (choices.rows != mhar::row_home::listed && coin()) {
+    choices.gradients = mhar::gradient_home::dead_rows;
+  }
+  choices.mixes = coin() ? mhar::mix_keeper::router : mhar::mix_keeper::caller;
+  choices.upstream = static_cast<upstream_home>(random.integer(0, 2));
+  return choices;
+}
+
+//! What a failing random case was made of.
+inline std::string described(const sweep_options& options, const run_choices& choices)
+{
+  std::ostringstream text;
+  text << "P " << options.extent.num_positions << " d " << options.extent.width << " H "
+       << options.extent.num_heads << " R " << options.queries_per_site << " rows";
+  for (int c = 0; c < options.schedule.num_calls(); ++c) {
+    text << " " << options.schedule.num_rows[static_cast<std::size_t>(c)]
+         << (options.schedule.has_private(c) ? "+" : "") << "/"
+         << choices.plan.forward.pass(c).num_members;
+  }
+  text << " bias " << options.bias << " null " << options.null_source << " gate " << options.gate
+       << " partial " << options.partial << " norm " << options.output_norm << " home "
+       << static_cast<int>(choices.rows) << static_cast<int>(choices.gradients)
+       << static_cast<int>(choices.mixes) << " dy " << static_cast<int>(choices.upstream);
+  return text.str();
+}
+
+template <class Backend, class T>
+void random_sweeps_equal_single_calls(int rounds, std::uint64_t stream)
+{
+  random_inputs random{stream};
+  for (int round = 0; round < rounds; ++round) {
+    sweep_options options = random_options(random);
+    run_choices choices = random_choices<T>(options.schedule, random);
+    keep_exact<T>(options, choices);
+    const std::string text = described(options, choices);
+    CAPTURE(text);
+    const sweep_case<T> data{options, stream + 1000 + static_cast<std::uint64_t>(round)};
+    sweep_run<Backend, T> run{data, choices};
+    run.forward();
+    check_close<T>(run.backward(), data.expected());
+  }
+}
+
+//! Full mode at awkward sizes, by the cheapest plan.
+template <class Backend, class T>
+void awkward_shapes_equal_single_calls()
+{
+  struct sizes
+  {
+    int num_calls;
+    std::int64_t positions, head_width;
+    int heads;
+  };
+  for (const sizes each : {sizes{1, 1, 1, 1}, sizes{1, 7, 3, 2}, sizes{2, 1, 160, 1},
+                           sizes{2, 0, 3, 2}, sizes{13, 7, 3, 7}, sizes{13, 1, 160, 2},
+                           sizes{13, 0, 8, 2}, sizes{73, 7, 1, 3}, sizes{73, 1, 20, 4}}) {
+    sweep_options options;
+    options.extent = {each.positions, each.head_width * each.heads, each.heads};
+    options.schedule = mhar::full_schedule(each.num_calls);
+    constexpr mhar::element type = mhar::element_of<T>::value;
+    run_choices choices;
+    choices.plan =
+        mhar::cheapest_plan(options.schedule, mhar::costs_of(options.extent, type, type, type));
+    choices.call_state = choices.row_state = mhar::element_of<mhar::accumulate_t<T>>::value;
+    keep_exact<T>(options, choices);
+    const sweep_case<T> data{options, 300 + static_cast<std::uint64_t>(each.num_calls)};
+    CAPTURE(each.num_calls);
+    CAPTURE(each.positions);
+    CAPTURE(each.head_width);
+    sweep_run<Backend, T> run{data, choices};
+    run.forward();
+    check_close<T>(run.backward(), data.expected());
+  }
+}
+
+//! Keys rounded to storage: the reference rounds the same keys, so that only a key at a tie can differ.
+template <class Backend, class T>
+void rounded_keys_equal_single_calls()
+{
+  sweep_options options;
+  options.extent = {5, 24, 3};
+  options.rounding = mhar::key_rounding::storage;
+  random_inputs random{310};
+  for (const bool null_source : {false, true}) {
+    options.null_source = null_source;
+    options.schedule = null_source ? mhar::delta_schedule(9, 3) : mhar::full_schedule(7);
+    run_choices choices = random_choices<T>(options.schedule, random);
+    keep_exact<T>(options, choices);
+    const sweep_case<T> data{options, 311};
+    sweep_run<Backend, T> run{data, choices};
+    run.forward();
+    check_close<T>(run.backward(), data.expected());
+  }
+}
+
+//! Everything that may be rounded to the rows' type is: mixes, states and do. An error of many terms is measured by its norm.
+template <class Backend, class T>
+void rounded_storage_adds_little()
+{
+  sweep_options options;
+  options.extent = {16, 64, 4};
+  options.schedule = mhar::full_schedule(13);
+  random_inputs random{315};
+  for (int round = 0; round < 4; ++round) {
+    run_choices choices;
+    choices.plan = random_plan(options.schedule, random);
+    choices.call_state = choices.row_state = mhar::element_of<T>::value;
+    const sweep_case<T> data{options, 316};
+    sweep_run<Backend, T> run{data, choices};
+    run.forward();
+    const double unit = mhar::element_of<T>::value == mhar::element::bfloat16 ? 0x1p-8 : 0x1p-11;
+    for (const auto& [name, error] : relative_errors(run.backward(), data.expected())) {
+      CHECK_MESSAGE(error <= 4 * unit, name << " is off by " << error / unit << " units");
+    }
+  }
+}
+
+//! Runs the same pass twice with the same plan, in different memory and with other homes.
+template <class Backend, class T>
+void same_plan_gives_same_bits()
+{
+  random_inputs random{320};
+  for (int round = 0; round < 6; ++round) {
+    const sweep_options options = random_options(random);
+    run_choices choices = random_choices<T>(options.schedule, random);
+    choices.upstream = upstream_home::buffers;  // D from dy itself, whatever the home
+    const sweep_case<T> data{options, 321};
+    sweep_run<Backend, T> first{data, choices};
+    first.forward();
+    first.backward();
+    choices.rows = mhar::row_home::listed;
+    choices.gradients = mhar::gradient_home::block;
+    sweep_run<Backend, T> second{data, choices};
+    second.forward();
+    CHECK(first.results() == second.backward());
+    second.forward();  // the same router once more
+    CHECK(first.results() == second.backward());
+  }
+}
+
+//! Every call again, in the forward, when it is over and in the backward: bits, whatever the plan.
+template <class Backend, class T>
+void recompute_gives_the_bits_of_the_forward()
+{
+  random_inputs random{330};
+  for (int round = 0; round < 8; ++round) {
+    sweep_options options = random_options(random);
+    run_choices choices = random_choices<T>(options.schedule, random);
+    keep_exact<T>(options, choices);
+    choices.recompute = mhar::recompute_use::allowed;
+    const std::string text = described(options, choices);
+    CAPTURE(text);
+    const sweep_case<T> data{options, 331};
+    sweep_run<Backend, T> run{data, choices};
+    const auto same = [&](int c) {
+      const sweep_results again = run.recompute(c);
+      for (const auto& [name, lists] : again) {
+        CHECK(lists.front() == run.results()[name][static_cast<std::size_t>(c)]);
+      }
+    };
+    run.begin_forward();
+    for (int c = 0; c < data.num_calls(); ++c) {
+      run.route(c);
+      same(static_cast<int>(random.integer(0, c)));
+    }
+    for (int c = 0; c < data.num_calls(); ++c) { same(c); }
+    run.begin_backward();
+    int row = data.num_rows() - 1;
+    for (int c = data.num_calls() - 1; c >= 0; --c) {
+      for (; row >= data.rows_of(c); --row) { run.row_gradient(row); }
+      same(c);  // as a checkpointed sublayer does before its backward
+      run.backward_call(c);
+    }
+    for (; row >= 0; --row) { run.row_gradient(row); }
+    run.finish_backward();
+    check_close<T>(run.results(), data.expected());
+  }
+}
+
+//! Two passes of different plans, call by call in turn, as pipelined micro-batches are.
+template <class Backend, class T>
+void interleaved_routers_do_not_mix()
+{
+  random_inputs random{340};
+  sweep_options options;
+  options.extent = {3, 12, 3};
+  options.schedule = mhar::full_schedule(9);
+  const sweep_case<T> data[] = {{options, 341}, {options, 342}};
+  std::vector<std::unique_ptr<sweep_run<Backend, T>>> runs;
+  for (const sweep_case<T>& each : data) {
+    run_choices choices = random_choices<T>(options.schedule, random);
+    keep_exact<T>(options, choices);
+    runs.push_back(std::make_unique<sweep_run<Backend, T>>(each, choices));
+    runs.back()->begin_forward();
+  }
+  for (int c = 0; c < 9; ++c) {
+    for (auto& run : runs) { run->route(c); }
+  }
+  for (auto& run : runs) { run->begin_backward(); }
+  for (int c = 8; c >= 0; --c) {
+    for (auto& run : runs) { run->backward_call(c); }
+    for (auto& run : runs) { run->row_gradient(c); }
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    runs[i]->finish_backward();
+    check_close<T>(runs[i]->results(), data[i].expected());
+  }
+}
+
+//! Gradients of frozen kinds are absent, and the others are what they were.
+template <class Backend, class T>
+void frozen_parameters_change_no_other_gradient()
+{
+  random_inputs random{350};
+  for (int kinds = 0; kinds < 32; ++kinds) {
+    sweep_options options = random_options(random);
+    options.bias = options.null_source = options.gate = options.output_norm = true;
+    run_choices choices = random_choices<T>(options.schedule, random);
+    const auto choose = [kinds](int bit) {
+      return (kinds >> bit & 1) != 0 ? mhar::parameter_gradient::frozen
+                                     : mhar::parameter_gradient::wanted;
+    };
+    keep_exact<T>(options, choices);
+    choices.wanted = {choose(0), choose(1), choose(2), choose(3), choose(4)};
+    const sweep_case<T> data{options, 351};
+    sweep_run<Backend, T> run{data, choices};
+    run.forward();
+    run.backward();
+    CHECK(run.results().count("query") == static_cast<std::size_t>((kinds & 1) == 0));
+    CHECK(run.results().count("gate") == static_cast<std::size_t>((kinds & 8) == 0));
+    check_close<T>(run.results(), data.expected());
+  }
+}
+
+//! Every body, as cases of one suite.
+#define MHAR_TEST_SWEEPS(...)                                                                     \
+  TEST_CASE_TEMPLATE("router: random sweeps equal single calls", On, __VA_ARGS__)                 \
+  {                                                                                               \
+    mhar_test::random_sweeps_equal_single_calls<typename On::backend, typename On::element>(60,   \
+                                                                                            200); \
+  }                                                                                               \
+  TEST_CASE_TEMPLATE("router: awkward shapes", On, __VA_ARGS__)                                   \
+  {                                                                                               \
+    mhar_test::awkward_shapes_equal_single_calls<typename On::backend, typename On::element>();   \
+  }                                                                                               \
+  TEST_CASE_TEMPLATE("router: keys rounded to storage", On, __VA_ARGS__)                          \
+  {                                                                                               \
+    mhar_test::rounded_keys_equal_single_calls<typename On::backend, typename On::element>();     \
+  }                                                                                               \
+  TEST_CASE_TEMPLATE("router: 16-bit storage", On, __VA_ARGS__)                                   \
+  {                                                                                               \
+    if (sizeof(typename On::element) == 2) {                                                      \
+      mhar_test::rounded_storage_adds_little<typename On::backend, typename On::element>();       \
+    }                                                                                             \
+  }                                                                                               \
+  TEST_CASE_TEMPLATE("router: same plan, same bits", On, __VA_ARGS__)                             \
+  {                                                                                               \
+    mhar_test::same_plan_gives_same_bits<typename On::backend, typename On::element>();           \
+  }                                                                                               \
+  TEST_CASE_TEMPLATE("router: recompute gives the forward's bits", On, __VA_ARGS__)               \
+  {                                                                                               \
+    mhar_test::recompute_gives_the_bits_of_the_forward<typename On::backend,                      \
+                                                       typename On::element>();                   \
+  }                                                                                               \
+  TEST_CASE_TEMPLATE("router: two routers at once", On, __VA_ARGS__)                              \
+  {                                                                                               \
+    mhar_test::interleaved_routers_do_not_mix<typename On::backend, typename On::element>();      \
+  }                                                                                               \
+  TEST_CASE_TEMPLATE("router: frozen parameters", On, __VA_ARGS__)                                \
+  {                                                                                               \
+    mhar_test::frozen_parameters_change_no_other_gradient<typename On::backend,                   \
+                                                          typename On::element>();                \
+  }
+
+}  // namespace mhar_test
