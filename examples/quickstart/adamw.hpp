@@ -11,7 +11,8 @@ class adamw
 {
 public:
   explicit adamw(std::vector<parameter*> parameters);
-  //! One step with the gradients as they are, clipped to a norm of 1 over all parameters; then the gradients are zero.
+  //! One step with the gradients as they are, clipped to a norm of 1 over all parameters; then the
+  //! gradients are zero.
   void step(double learning_rate);
 
 private:
@@ -25,7 +26,8 @@ private:
   int num_steps_ = 0;
 };
 
-//! Rises to `peak` over the first twentieth of the steps, then falls to a tenth of it along a cosine.
+//! Rises to `peak` over the first twentieth of the steps, then falls to a tenth of it along a
+//! cosine.
 [[nodiscard]] double learning_rate(int step, int num_steps, double peak);
 
 }  // namespace quickstart

@@ -69,7 +69,8 @@ void attention::backward_head(Eigen::Index sequence, Eigen::Index head)
   const matrix& weight = weights(sequence, head);
   const auto dread = head_block(dgathered_, sequence, head, 0);
   head_block(dprojected_, sequence, head, 2).noalias() = weight.transpose() * dread;
-  // Through the softmax: dscore = weight * (dweight - <weight, dweight>) row by row, zero where the weight is.
+  // Through the softmax: dscore = weight * (dweight - <weight, dweight>) row by row, zero where the
+  // weight is.
   matrix dscore = dread * head_block(projected_, sequence, head, 2).transpose();
   for (Eigen::Index i = 0; i < context_; ++i) {
     const float mean = weight.row(i).dot(dscore.row(i));

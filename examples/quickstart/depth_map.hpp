@@ -17,7 +17,8 @@ public:
 
   [[nodiscard]] int num_calls() const { return num_calls_; }
   [[nodiscard]] int num_heads() const { return num_heads_; }
-  //! Over everything that was added; call c reads rows 0..c, and its weights sum to one in every head.
+  //! Over everything that was added; call c reads rows 0..c, and its weights sum to one in every
+  //! head.
   [[nodiscard]] double mean(int call, int head, int row) const;
 
 private:

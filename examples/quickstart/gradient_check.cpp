@@ -16,7 +16,8 @@ double relative_error(input got, const wide_matrix& want)
 {
   const double largest = want.cwiseAbs().maxCoeff();
   const double difference = (got.cast<double>() - want).cwiseAbs().maxCoeff();
-  // A comparison that lets NaN through as an error; the first call has one row, and its gradients are exactly 0.
+  // A comparison that lets NaN through as an error; the first call has one row, and its gradients
+  // are exactly 0.
   if (!(difference > 0)) { return difference == 0 ? 0 : std::numeric_limits<double>::infinity(); }
   return difference / largest;
 }

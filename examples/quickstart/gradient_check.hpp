@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The routing of one training step beside the reference: the same calls in double precision, one at a time.
+//! The routing of one training step beside the reference: the same calls in double precision, one
+//! at a time.
 #pragma once
 
 #include "routed_residual.hpp"
 
 namespace quickstart {
 
-//! Largest relative errors: of an array, the largest difference over the largest element of the reference.
+//! Largest relative errors: of an array, the largest difference over the largest element of the
+//! reference.
 struct routing_errors
 {
   double inputs = 0;  //!< what the calls made
@@ -17,7 +19,8 @@ struct routing_errors
   [[nodiscard]] double largest() const;
 };
 
-//! What 32-bit arithmetic over a whole stack may cost, with room to spare: a wrong formula is off by far more.
+//! What 32-bit arithmetic over a whole stack may cost, with room to spare: a wrong formula is off
+//! by far more.
 constexpr double error_limit = 5e-6;
 
 //! After a backward and before the parameters change.

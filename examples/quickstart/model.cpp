@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Transformer's forward and backward: rows are written, calls are made, in depth order and back.
+//! The Transformer's forward and backward: rows are written, calls are made, in depth order and
+//! back.
 #include "model.hpp"
 
 #include "routed_residual.hpp"

@@ -24,7 +24,8 @@ struct model_shape
   [[nodiscard]] stack_shape stack() const { return {num_positions(), width, num_calls()}; }
 };
 
-//! Embedding, layers of attention and MLP, output layer. Residual is plain_residual or routed_residual.
+//! Embedding, layers of attention and MLP, output layer. Residual is plain_residual or
+//! routed_residual.
 template <class Residual>
 class model
 {

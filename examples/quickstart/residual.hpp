@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How sublayers get their inputs from what was written before them; here the plain way: adding everything up.
+//! How sublayers get their inputs from what was written before them; here the plain way: adding
+//! everything up.
 //!
-//! Row 0 is the embedding, row n the output of sublayer n-1. Call c makes the input of sublayer c from rows 0..c; the last
-//! call makes the input of the output layer. plain_residual and routed_residual have the same members, so that a model is
-//! written once for both. The order of a pass:
+//! Row 0 is the embedding, row n the output of sublayer n-1. Call c makes the input of sublayer c
+//! from rows 0..c; the last call makes the input of the output layer. plain_residual and
+//! routed_residual have the same members, so that a model is written once for both. The order of a
+//! pass:
 //!
-//!   begin_forward;   row(0) is written;      for c = 0, 1, ...: forward(c); input_of(c) is read and row(c+1) written
-//!   begin_backward;  for c = S-1, S-2, ...:  input_gradient(c) is written; backward(c); row_gradient(c) is read
+//!   begin_forward, row(0) is written
+//!   for c = 0 .. S-1:    forward(c), input_of(c) is read, row(c+1) is written
+//!   begin_backward
+//!   for c = S-1 .. 0:    input_gradient(c) is written, backward(c), row_gradient(c) is read
 //!   finish_backward
 #pragma once
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The residual stream replaced by routing over depth: an input is a learned mean of all rows so far, head by head.
+//! The residual stream replaced by routing over depth: an input is a learned mean of all rows so
+//! far, head by head.
 #pragma once
 
 #include "residual.hpp"
@@ -9,7 +10,8 @@
 
 namespace quickstart {
 
-//! Same members as plain_residual. The library does the work; this class owns the memory and the parameters.
+//! Same members as plain_residual. The library does the work; this class owns the memory and the
+//! parameters.
 class routed_residual
 {
 public:

@@ -15,7 +15,8 @@ namespace quickstart {
 //! The model runs on the same threads as the library.
 using mhar::cpu::executor;
 
-//! Runs body(0) to body(count - 1). Who runs which is left to chance, so each writes to places of its own.
+//! Runs body(0) to body(count - 1). Who runs which is left to chance, so each writes to places of
+//! its own.
 template <class Body>
 void for_each(const executor& run, int count, Body body)
 {
@@ -52,7 +53,8 @@ struct parameter
   }
 };
 
-//! Normal random numbers that are the same with every standard library, unlike std::normal_distribution.
+//! Normal random numbers that are the same with every standard library, unlike
+//! std::normal_distribution.
 class random_normal
 {
 public:
@@ -67,7 +69,8 @@ private:
 [[nodiscard]] parameter make_weight(Eigen::Index inputs, Eigen::Index outputs,
                                     random_normal& random, double gain = 1);
 
-//! Work is always cut into the same parts, whatever the number of threads, so that results have the same bits everywhere.
+//! Work is always cut into the same parts, so that results have the same bits with any number of
+//! threads.
 constexpr int num_parts = 4;
 struct part
 {
@@ -98,7 +101,8 @@ private:
   vector inverse_rms_;
 };
 
-//! Softmax and mean negative log-likelihood: returns the loss and turns the logits into their gradient.
+//! Softmax and mean negative log-likelihood: returns the loss and turns the logits into their
+//! gradient.
 [[nodiscard]] double cross_entropy(const executor& run, output logits,
                                    const std::vector<int>& targets);
 

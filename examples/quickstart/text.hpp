@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real text as numbers: files read in a fixed order, a character vocabulary, training and validation parts, batches.
+//! Real text as numbers: files read in a fixed order, a character vocabulary, training and
+//! validation parts, batches.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,9 @@ struct corpus
   std::vector<int> validation;
 };
 
-//! Reads files, and the files of folders in the order of their names; a file that is met twice, under another name or through
-//! a link, is read once. Throws std::runtime_error when one cannot be read or a part is shorter than `shortest`.
+//! Reads files, and the files of folders in the order of their names; a file that is met twice,
+//! under another name or through a link, is read once. Throws std::runtime_error when one cannot be
+//! read or a part is shorter than `shortest`.
 [[nodiscard]] corpus read_texts(const std::vector<std::string>& paths, std::size_t shortest);
 
 //! Sequences and what should be predicted at each position: the next character.

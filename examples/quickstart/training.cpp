@@ -73,7 +73,8 @@ double check_gradients(routed_residual& residual, int step)
   return errors.largest();
 }
 
-//! Adds the depth weights of the last forward, which training does not keep: every call again, alone.
+//! Adds the depth weights of the last forward, which training does not keep: every call again,
+//! alone.
 void add_weights(const executor& run, routed_residual& residual, depth_map& map)
 {
   const mhar::shape extent = residual.extent();
@@ -95,8 +96,8 @@ void add_weights(const executor& run, routed_residual& residual, depth_map& map)
   }
 }
 
-//! The mean loss over the validation text, or over pieces spread evenly over a long one. Routed schemes get their map on
-//! the way.
+//! The mean loss over the validation text, or over pieces spread evenly over a long one. Routed
+//! schemes get their map on the way.
 template <class Residual>
 void validate(const executor& run, const training_plan& plan, const corpus& texts,
               model<Residual>& trained, Residual& residual, training_result& result)
