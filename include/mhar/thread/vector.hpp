@@ -40,12 +40,14 @@ template <class T, int Count = chunk_width<T>>
     const T* from) noexcept
 {
 #if defined(__CUDA_ARCH__)
-  // Copying the struct would be compiled element by element.
+  // Copying the struct would be compiled element by element, and a cast of the memory itself byte by byte.
   if constexpr (sizeof(T) * Count == 16) {
-    return detail::bit_cast<vector<T, Count>>(*reinterpret_cast<const uint4*>(from));
+    const uint4 bits = *reinterpret_cast<const uint4*>(from);
+    return detail::bit_cast<vector<T, Count>>(bits);
   }
   else if constexpr (sizeof(T) * Count == 8) {
-    return detail::bit_cast<vector<T, Count>>(*reinterpret_cast<const uint2*>(from));
+    const uint2 bits = *reinterpret_cast<const uint2*>(from);
+    return detail::bit_cast<vector<T, Count>>(bits);
   }
 #endif
   vector<T, Count> result;
