@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # All headers in two translation units, in opposite orders, link into one program: nothing is defined twice. Without
-# optimisation and inlining, so that every function that is not inline, static or a template really reaches the linker.
+# optimisation and inlining, so that every function that is not inline, static or a template really reaches the linker, and for
+# a GPU with debug information.
 # Argument: host, or cuda for the CUDA compiler with and without relocatable device code.
 . "$(dirname "$0")/common.sh"
 
@@ -28,7 +29,7 @@ case "$1" in
     write_units "${names[@]}"
     for relocatable in false true; do
       for unit in a b; do
-        "$nvcc" -x cu -std=c++17 -rdc=$relocatable -O0 -Xcompiler=-O0,-fno-inline "${nvcc_strict[@]}" -I "$include" \
+        "$nvcc" -x cu -std=c++17 -rdc=$relocatable -G -O0 -Xcompiler=-O0,-fno-inline "${nvcc_strict[@]}" -I "$include" \
           -c "$scratch/$unit.cpp" -o "$scratch/$unit.o"
       done
       "$nvcc" -arch=sm_90 -rdc=$relocatable "$scratch/a.o" "$scratch/b.o" -o "$scratch/program"
