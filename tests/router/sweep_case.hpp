@@ -121,6 +121,50 @@ struct sweep_case
     return results;
   }
 
+  //! The same parameters at positions [first, first + count): a micro-batch.
+  [[nodiscard]] sweep_case positions(std::int64_t first, std::int64_t count) const
+  {
+    sweep_case part = *this;
+    part.options.extent.num_positions = count;
+    const std::int64_t width = options.extent.width;
+    for (auto* const lists :
+         {&part.rows, &part.private_rows, &part.partials, &part.dy, &part.combined_gradient}) {
+      for (std::vector<T>& values : *lists) {
+        if (values.empty()) { continue; }
+        const auto start = values.begin() + first * width;
+        values = std::vector<T>(start, start + count * width);
+      }
+    }
+    return part;
+  }
+
+  //! The same positions with heads [first, first + count) alone: what one of several ranks holds.
+  [[nodiscard]] sweep_case heads(int first, int count) const
+  {
+    sweep_case part = *this;
+    const std::int64_t head_width = options.extent.head_width();
+    const std::int64_t width = options.extent.width;
+    const auto cut = [&](auto& values) {
+      std::decay_t<decltype(values)> kept;
+      for (std::size_t start = 0; start < values.size(); start += static_cast<std::size_t>(width)) {
+        const auto from = values.begin() + static_cast<std::int64_t>(start) + first * head_width;
+        kept.insert(kept.end(), from, from + count * head_width);
+      }
+      values = kept;
+    };
+    for (auto* const lists : {&part.rows, &part.partials, &part.dy, &part.combined_gradient}) {
+      for (auto& values : *lists) { cut(values); }
+    }
+    for (site_values& site : part.sites) {
+      cut(site.query);
+      cut(site.norm_weight);
+    }
+    part.options.extent.width = count * head_width;
+    part.options.extent.num_heads = count;
+    part.options.extent.norm_width = width;
+    return part;
+  }
+
 private:
   [[nodiscard]] sweep_results empty_results() const
   {

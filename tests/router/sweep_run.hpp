@@ -160,29 +160,45 @@ public:
     results_["row_gradient"][static_cast<std::size_t>(n)] = gradient.values();
   }
 
-  void finish_backward()
+  //! Gradient arrays of all sites, six kinds each; null where frozen.
+  using gradient_arrays = std::vector<std::unique_ptr<array<real>>>;
+
+  //! Writes the sites' gradients into arrays of an earlier pass, or into new ones when there is none.
+  void finish_into(gradient_arrays& arrays, mhar::update mode)
   {
-    site_gradients_.clear();
+    if (arrays.empty()) {
+      for (const auto& site : data_.sites) {
+        const auto& wanted = choices_.wanted;
+        allocate(arrays, site.query, wanted.query);
+        allocate(arrays, site.norm_weight, wanted.query);
+        allocate(arrays, site.bias, wanted.bias);
+        allocate(arrays, site.null_source, wanted.null_source);
+        allocate(arrays, site.gate, wanted.gate);
+        allocate(arrays, site.output_weight, wanted.output_norm_weight);
+      }
+    }
+    const auto place = [&](std::size_t i) {
+      const bool absent = arrays[i] == nullptr || arrays[i]->size() == 0;
+      return absent ? mhar::array{} : mhar::array{arrays[i]->data(), mode};
+    };
     std::vector<mhar::site_gradients> gradients;
-    for (const auto& site : data_.sites) {
-      const auto& wanted = choices_.wanted;
-      mhar::site_gradients asked;
-      asked.query = parameter(site.query, wanted.query);
-      asked.norm_weight = parameter(site.norm_weight, wanted.query);
-      asked.bias = parameter(site.bias, wanted.bias);
-      asked.null_source = parameter(site.null_source, wanted.null_source);
-      asked.gate = parameter(site.gate, wanted.gate);
-      asked.output_norm_weight = parameter(site.output_weight, wanted.output_norm_weight);
-      gradients.push_back(asked);
+    for (std::size_t i = 0; i < arrays.size(); i += 6) {
+      gradients.push_back(
+          {place(i), place(i + 1), place(i + 2), place(i + 3), place(i + 4), place(i + 5)});
     }
     mhar::check(router_.finish_backward(context_, gradients.data()));
-    const char* const names[] = {"query",       "norm_weight", "bias",
-                                 "null_source", "gate",        "output_weight"};
+    static constexpr const char* names[] = {"query",       "norm_weight", "bias",
+                                            "null_source", "gate",        "output_weight"};
     for (const char* const name : names) { results_.erase(name); }
-    for (std::size_t i = 0; i < site_gradients_.size(); ++i) {
-      if (site_gradients_[i] == nullptr) { continue; }  // frozen
-      results_[names[i % 6]].push_back(site_gradients_[i]->values());
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      if (arrays[i] != nullptr) { results_[names[i % 6]].push_back(arrays[i]->values()); }
     }
+  }
+
+  void finish_backward()
+  {
+    gradient_arrays arrays;
+    finish_into(arrays, mhar::update::store);
   }
 
   sweep_results& forward()
@@ -195,6 +211,12 @@ public:
 
   sweep_results& backward()
   {
+    gradient_arrays arrays;
+    return backward_into(arrays, mhar::update::store);
+  }
+
+  sweep_results& backward_into(gradient_arrays& arrays, mhar::update mode)
+  {
     begin_backward();
     int row = data_.num_rows() - 1;
     for (int c = data_.num_calls() - 1; c >= 0; --c) {
@@ -202,7 +224,7 @@ public:
       backward_call(c);
     }
     for (; row >= 0; --row) { row_gradient(row); }
-    finish_backward();
+    finish_into(arrays, mode);
     return results_;
   }
 
@@ -298,14 +320,12 @@ private:
                                  : array<T>::widened(static_cast<const T*>(kept.data), count));
   }
 
-  mhar::array parameter(const std::vector<real>& values, mhar::parameter_gradient wanted)
+  static void allocate(gradient_arrays& arrays, const std::vector<real>& values,
+                       mhar::parameter_gradient wanted)
   {
-    site_gradients_.push_back(nullptr);
-    if (wanted == mhar::parameter_gradient::frozen) { return {}; }
-    site_gradients_.back() =
-        std::make_unique<array<real>>(static_cast<std::int64_t>(values.size()));
-    if (values.empty()) { return {}; }
-    return {site_gradients_.back()->data()};
+    arrays.push_back(nullptr);
+    if (wanted == mhar::parameter_gradient::frozen) { return; }
+    arrays.back() = std::make_unique<array<real>>(static_cast<std::int64_t>(values.size()));
   }
 
   const sweep_case<T>& data_;
@@ -325,7 +345,6 @@ private:
   std::vector<array<T>> partial_;
   std::vector<array<T>> dy_;
   std::vector<array<T>> combined_gradient_;
-  std::vector<std::unique_ptr<array<real>>> site_gradients_;
   sweep_results results_;
 };
 
