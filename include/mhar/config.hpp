@@ -39,6 +39,31 @@
   }                        \
   }
 
+//! Opens, inside namespace device, a namespace named after the architectures that this file is compiled for. It goes around what
+//! launches kernels, and never around types: two shared libraries built for different architectures must not use each other's
+//! launchers, but must agree on a context.
+#if defined(__CUDA_ARCH_LIST__)
+#  define MHAR_DETAIL_LIST_1(a) sm_##a
+#  define MHAR_DETAIL_LIST_2(a, b) sm_##a##_##b
+#  define MHAR_DETAIL_LIST_3(a, b, c) sm_##a##_##b##_##c
+#  define MHAR_DETAIL_LIST_4(a, b, c, d) sm_##a##_##b##_##c##_##d
+#  define MHAR_DETAIL_LIST_5(a, b, c, d, e) sm_##a##_##b##_##c##_##d##_##e
+#  define MHAR_DETAIL_LIST_6(a, b, c, d, e, ...) sm_##a##_##b##_##c##_##d##_##e##_and_more
+#  define MHAR_DETAIL_PICK(a, b, c, d, e, f, g, h, i, j, k, l, name, ...) name
+#  define MHAR_DETAIL_LIST(...)                                                                       \
+    MHAR_DETAIL_PICK(__VA_ARGS__, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6,         \
+                     MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, \
+                     MHAR_DETAIL_LIST_5, MHAR_DETAIL_LIST_4, MHAR_DETAIL_LIST_3, MHAR_DETAIL_LIST_2, \
+                     MHAR_DETAIL_LIST_1, unused)                                                      \
+    (__VA_ARGS__)
+#  define MHAR_LAUNCHERS_BEGIN                                 \
+    inline namespace MHAR_DETAIL_LIST(__CUDA_ARCH_LIST__) \
+    {
+#else
+#  define MHAR_LAUNCHERS_BEGIN inline namespace any_architecture {
+#endif
+#define MHAR_LAUNCHERS_END }
+
 //! A condition that the library itself guarantees; checked in debug builds only, in host and device code alike.
 #if defined(NDEBUG)
 #  define MHAR_ASSERT(condition) static_cast<void>(0)

@@ -3,7 +3,7 @@
 //! call advances (docs/operator.md, eq. 4, 18 and 19).
 #pragma once
 
-#include <mhar/config.hpp>
+#include <mhar/thread/multiply_add.hpp>
 
 #include <cmath>
 
@@ -63,7 +63,7 @@ struct softmax_state
     step.weight = larger                                   ? Accumulate{1}
                   : other.maximum == -infinity<Accumulate> ? Accumulate{0}
                                                            : factor;
-    sum = sum * step.rescale + other.sum * step.weight;
+    sum = multiply_add(sum, step.rescale, other.sum * step.weight);
     maximum = larger ? other.maximum : maximum;
     return step;
   }

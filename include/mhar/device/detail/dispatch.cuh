@@ -7,7 +7,9 @@
 #include <cuda/std/type_traits>
 
 MHAR_NAMESPACE_BEGIN
-namespace device::detail {
+namespace device {
+MHAR_LAUNCHERS_BEGIN
+namespace detail {
 
 //! Calls visitor(std::integral_constant<int, V>) with the smallest V of the ascending list that is at least `value`;
 //! `too_large` is the answer when there is none.
@@ -23,5 +25,7 @@ status dispatch_at_least(int value, const status& too_large, Visitor&& visitor) 
   }
 }
 
-}  // namespace device::detail
+}  // namespace detail
+MHAR_LAUNCHERS_END
+}  // namespace device
 MHAR_NAMESPACE_END

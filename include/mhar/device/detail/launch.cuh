@@ -8,7 +8,9 @@
 #include <cuda_runtime_api.h>
 
 MHAR_NAMESPACE_BEGIN
-namespace device::detail {
+namespace device {
+MHAR_LAUNCHERS_BEGIN
+namespace detail {
 
 //! A failed call of the runtime as a status. The runtime's error state is left clean, so that the failure is reported once.
 inline status failure_of(cudaError_t error, const char* call) noexcept
@@ -112,5 +114,7 @@ status launch(const context& where, const device_properties& properties, const l
                     "launch");
 }
 
-}  // namespace device::detail
+}  // namespace detail
+MHAR_LAUNCHERS_END
+}  // namespace device
 MHAR_NAMESPACE_END

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Chooses and launches the kernel of a forward call.
+#pragma once
+
+#include <mhar/device/detail/dispatch.cuh>
+#include <mhar/device/detail/launch.cuh>
+#include <mhar/device/route.cuh>
+#include <mhar/kernel/route.cuh>
+#include <mhar/tuning/route.hpp>
+#include <mhar/types/validate.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace device {
+MHAR_LAUNCHERS_BEGIN
+namespace detail {
+
+//! Pointers of a row list that travel in a kernel's parameters; the long list is for the kernel that serves every shape.
+inline constexpr int short_list = 256;
+inline constexpr int long_list = 1000;
+
+//! Scratch of one block of route_any_kernel, and whether it lies in shared memory on every device.
+struct route_scratch
+{
+  std::size_t bytes;
+  bool shared;
+};
+template <class T>
+route_scratch scratch_of(const shape& extent) noexcept
+{
+  using storage = block::detail::route_storage<accumulate_t<T>>;
+  const thread::width_tree tree = thread::make_width_tree(extent, thread::chunk_width<T>);
+  const std::size_t elements =
+      storage::size(tree) + (static_cast<std::size_t>(tree.width) + 3) / 4 * 4;
+  const std::size_t bytes = elements * sizeof(accumulate_t<T>);
+  // The smallest limit of the supported devices is 99 KiB.
+  return {bytes, bytes <= (std::size_t{99} << 10)};
+}
+
+//! Blocks that are enough to fill every supported device; more would only cost workspace.
+inline constexpr std::int64_t max_scratch_blocks = 256;
+
+template <class T>
+status launch_any(const block::route_parameters<T>& p, const const_rows<T>& rows,
+                  const shape& extent, const device_properties& properties,
+                  const context& where) noexcept
+{
+  constexpr int threads = 256;
+  const route_scratch scratch = scratch_of<T>(extent);
+  std::int64_t blocks = properties.multiprocessors * std::int64_t{4};
+  if (!scratch.shared) {
+    const auto fitting = static_cast<std::int64_t>(
+        where.workspace == nullptr ? 0 : where.workspace_bytes / scratch.bytes);
+    blocks = fitting < max_scratch_blocks ? fitting : max_scratch_blocks;
+    if (blocks == 0) {
+      return {code::small_workspace, "workspace",
+              "a width this large needs workspace_bytes(problem, context)", 0};
+    }
+  }
+  if (blocks > p.num_positions) { blocks = p.num_positions; }
+  launch_shape shape;
+  shape.grid = static_cast<unsigned>(blocks);
+  shape.block = threads;
+  shape.shared_memory = scratch.shared ? scratch.bytes : 0;
+  return launch(where, properties, shape, &kernel::route_any_kernel<T, long_list>, p,
+                block::make_row_pointers<T, long_list>(rows, p.num_rows),
+                scratch.shared ? nullptr : static_cast<accumulate_t<T>*>(where.workspace),
+                static_cast<std::int64_t>(scratch.bytes / sizeof(accumulate_t<T>)));
+}
+
+template <class T, int ChunksPerThread>
+status launch_staged(const block::route_parameters<T>& p, const const_rows<T>& rows,
+                     const tuning::route_policy& policy, const device_properties& properties,
+                     const context& where) noexcept
+{
+  constexpr int max_threads = tuning::route_policy_selector::max_threads(ChunksPerThread);
+  block::detail::stage_shape stages{};
+  stages.num_stages = policy.num_stages;
+  stages.rows = policy.rows;
+  stages.row_bytes = p.tree.num_chunks * 16;
+  stages.num_batches = p.num_rows == 0 ? 1 : (p.num_rows + policy.rows - 1) / policy.rows;
+  const std::int64_t blocks =
+      std::int64_t{properties.multiprocessors} * policy.blocks_per_multiprocessor;
+  launch_shape shape;
+  shape.grid = static_cast<unsigned>(blocks < p.num_positions ? blocks : p.num_positions);
+  shape.block = static_cast<unsigned>(policy.threads);
+  shape.shared_memory = policy.shared_memory;
+  return launch(where, properties, shape,
+                &kernel::route_kernel<T, ChunksPerThread, max_threads, short_list>, p,
+                block::make_row_pointers<T, short_list>(rows, p.num_rows), stages);
+}
+
+template <class T>
+status route_rows(const block::route_parameters<T>& p, const const_rows<T>& rows,
+                  const shape& extent, const context& where) noexcept
+{
+  device_properties properties;
+  const status found = query(properties);
+  if (!found.ok()) { return found; }
+
+  const bool strided = block::is_strided(rows, p.num_rows);
+  // double is served by the kernel for every shape: its arithmetic, not its memory, decides the speed of most GPUs.
+  if constexpr (sizeof(T) <= 4) {
+    const bool whole_chunks = p.tree.head_width % thread::chunk_width<T> == 0;
+    if (whole_chunks && (strided || p.num_rows <= short_list) &&
+        block::rows_are_aligned(rows, p.num_rows, p.num_positions)) {
+      using storage = block::detail::route_storage<accumulate_t<T>>;
+      const tuning::route_policy policy = tuning::route_policy_selector{}(
+          {p.tree.num_chunks, p.num_rows, static_cast<std::size_t>(p.tree.num_chunks) * 16,
+           storage::size(p.tree) * sizeof(accumulate_t<T>)},
+          {static_cast<std::size_t>(properties.shared_memory_per_block),
+           static_cast<std::size_t>(properties.shared_memory_per_multiprocessor)});
+      if (policy.chunks_per_thread > 0) {
+        return dispatch_at_least<1, 2, 4>(policy.chunks_per_thread, {}, [&](auto chunks) {
+          return launch_staged<T, decltype(chunks)::value>(p, rows, policy, properties, where);
+        });
+      }
+    }
+  }
+  if (strided || p.num_rows <= long_list) { return launch_any(p, rows, extent, properties, where); }
+  return {code::unsupported, "rows",
+          "more listed rows than fit a kernel's parameters, and not at equal distances", 0};
+}
+
+}  // namespace detail
+
+template <class T>
+status route(const route_problem<T>& problem, const context& where) noexcept
+{
+  const status outcome = validate(problem);
+  if (!outcome.ok() || problem.extent.num_positions == 0) { return outcome; }
+  return detail::route_rows(block::make_route_parameters(problem), problem.rows, problem.extent,
+                            where);
+}
+
+template <class T>
+status route(const update_problem<T>& problem, const context& where) noexcept
+{
+  const status outcome = validate(problem);
+  if (!outcome.ok() || problem.call.extent.num_positions == 0) { return outcome; }
+  return detail::route_rows(block::make_route_parameters(problem), problem.call.rows,
+                            problem.call.extent, where);
+}
+
+template <class T>
+std::size_t workspace_bytes(const route_problem<T>& problem, const context&) noexcept
+{
+  const shape& extent = problem.extent;
+  if (extent.width < 1 || extent.num_heads < 1 || extent.num_positions < 1) { return 0; }
+  const detail::route_scratch scratch = detail::scratch_of<T>(extent);
+  const std::int64_t blocks = extent.num_positions < detail::max_scratch_blocks
+                                  ? extent.num_positions
+                                  : detail::max_scratch_blocks;
+  return scratch.shared ? 0 : scratch.bytes * static_cast<std::size_t>(blocks);
+}
+template <class T>
+std::size_t workspace_bytes(const update_problem<T>& problem, const context& where) noexcept
+{
+  return workspace_bytes(problem.call, where);
+}
+
+MHAR_LAUNCHERS_END
+}  // namespace device
+MHAR_NAMESPACE_END

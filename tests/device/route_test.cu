@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! device::route against the reference: random option sets, and the shapes that break kernels.
+#include "device/device_route.cuh"
+#include "device/stream.cuh"
+#include "support/call_case.hpp"
+#include "support/device_memory.cuh"
+
+#include <doctest/doctest.h>
+
+using namespace mhar_test;
+
+namespace {
+
+template <class T>
+void check_forward(const call_options<T>& options, random_inputs& random)
+{
+  call_case<T> data{options, random};
+  device_memory memory;
+  const auto forward = data.forward(memory);
+  const auto dependency = random.integer(0, 1) == 0 ? mhar::device::dependent_launch::off
+                                                    : mhar::device::dependent_launch::programmatic;
+  run_on_device(
+      forward.problem,
+      [](const auto& problem, const mhar::device::context& context) {
+        return mhar::device::route(problem, context);
+      },
+      dependency);
+  memory.download();
+  CHECK_PASSES(data.check_forward());
+}
+
+template <class T>
+void check_random_calls(std::uint64_t stream)
+{
+  if (skip_without_gpu()) { return; }
+  random_inputs random{stream};
+  const int count = number_of_calls(120);
+  for (int i = 0; i < count; ++i) {
+    // Mostly small; some with several blocks, stages and batches.
+    call_options<T> options = random_options<T>(random, random.integer(0, 3) == 0 ? 6000 : 400);
+    if (random.integer(0, 3) == 0) { options.num_rows += static_cast<int>(random.integer(0, 40)); }
+    check_forward<T>(options, random);
+  }
+}
+
+template <class T>
+call_options<T> with_everything(std::int64_t num_positions, std::int64_t width, int num_heads,
+                                int num_rows)
+{
+  call_options<T> options;
+  options.extent = {num_positions, width, num_heads, 0};
+  options.num_rows = num_rows;
+  options.null_source = true;
+  options.bias = true;
+  options.partial = true;
+  options.gate = true;
+  options.norm = mhar::output_norm::rms;
+  return options;
+}
+
+struct awkward
+{
+  std::int64_t width;
+  int num_heads;
+};
+constexpr awkward shapes[] = {{1, 1},    {7, 1},     {7, 7},      {80, 8},    {96, 32},  {100, 4},
+                              {100, 10}, {111, 3},   {160, 1},    {256, 256}, {769, 1},  {896, 8},
+                              {1200, 8}, {1280, 8},  {1280, 20},  {3584, 28}, {4096, 8}, {7168, 1},
+                              {7168, 8}, {7168, 56}, {12288, 96}, {16384, 16}};
+
+template <class T>
+void check_awkward_shapes(std::uint64_t stream)
+{
+  if (skip_without_gpu()) { return; }
+  random_inputs random{stream};
+  for (const awkward& shape : shapes) {
+    call_options<T> options = with_everything<T>(3, shape.width, shape.num_heads, 5);
+    check_forward<T>(options, random);
+    options.offset = 1;
+    options.gap = 1;
+    options.rows = row_layout::listed;
+    check_forward<T>(options, random);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("route: random calls of bfloat16 rows equal the reference")
+{
+  check_random_calls<mhar::bfloat16>(301);
+}
+TEST_CASE("route: random calls of float16 rows equal the reference")
+{
+  check_random_calls<mhar::float16>(302);
+}
+TEST_CASE("route: random calls of float rows equal the reference")
+{
+  check_random_calls<float>(303);
+}
+TEST_CASE("route: random calls of double rows equal the reference")
+{
+  check_random_calls<double>(304);
+}
+
+TEST_CASE("route: awkward shapes of bfloat16 rows") { check_awkward_shapes<mhar::bfloat16>(305); }
+TEST_CASE("route: awkward shapes of float16 rows") { check_awkward_shapes<mhar::float16>(306); }
+TEST_CASE("route: awkward shapes of float rows") { check_awkward_shapes<float>(307); }
+TEST_CASE("route: awkward shapes of double rows") { check_awkward_shapes<double>(308); }
+
+TEST_CASE("route: widths that no block holds, and more rows than one batch")
+{
+  if (skip_without_gpu()) { return; }
+  random_inputs random{309};
+  check_forward<mhar::bfloat16>(with_everything<mhar::bfloat16>(2, 60000, 4, 6), random);
+  check_forward<float>(with_everything<float>(2, 40000, 1, 3), random);
+  check_forward<float>(with_everything<float>(2, 20000, 20000, 3), random);
+  check_forward<mhar::bfloat16>(with_everything<mhar::bfloat16>(300, 64, 2, 193), random);
+  for (const int num_rows : {0, 1, 2, 3, 4, 5, 8, 9, 12, 13}) {
+    check_forward<mhar::bfloat16>(with_everything<mhar::bfloat16>(7, 7168, 1, num_rows), random);
+    check_forward<mhar::bfloat16>(with_everything<mhar::bfloat16>(200, 1280, 8, num_rows), random);
+  }
+}
