@@ -69,17 +69,23 @@ struct gradient_scales
     const double reach = output_norm_reach(options, expected.combined);
     const double weight = in.output_norm_weight ? largest(in.output_norm_weight) : 1;
     const double source = std::max(rms(in.rows), rms(in.null_source));
-    const double inverse_rms =
-        std::max(largest(expected.inverse_rms), in.null_source ? 1 / rms(in.null_source) : 0);
+    const double upstream = reach * weight * norm(in.output_gradient) + norm(in.combined_gradient);
 
     partial = reach * weight * largest(in.output_gradient) + largest(in.combined_gradient);
-    const double upstream = reach * weight * norm(in.output_gradient) + norm(in.combined_gradient);
     output_norm_weight = norm(in.output_gradient);
-    gate = upstream * source;
-    bias = alpha * gate;
+    bias = alpha * upstream * source;
+    // Without a partial do is orthogonal to the mix but for eps, so what is left of D is all rounding.
+    gate = 4 * upstream * source;
     folded = std::abs(options.scale) * bias * largest_key;
-    row = alpha * partial * largest_key * std::max(1.0, inverse_rms);
-    null_source = row * upstream / partial;
+
+    // ds = A + r B - ...: the sum in dl over a head's columns is as much larger than one product as the
+    // query's elements are smaller than the logits' spread.
+    const double keys = source * std::max(1.0, options.spread);
+    row = alpha * partial * (1 + keys * largest(expected.inverse_rms));
+    if (in.null_source) {
+      const double column = upstream / std::sqrt(static_cast<double>(options.extent.width));
+      null_source = alpha * column * (1 + keys / rms(in.null_source));
+    }
   }
 };
 
