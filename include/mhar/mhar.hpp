@@ -2,6 +2,9 @@
 //! Everything that any C++17 compiler can use: no CUDA toolkit needed, and no Eigen (the reference is included by itself).
 #pragma once
 
+#include <mhar/analysis/disagreement.hpp>
+#include <mhar/analysis/heads.hpp>
+#include <mhar/analysis/weights.hpp>
 #include <mhar/config.hpp>
 #include <mhar/cpu/advance.hpp>
 #include <mhar/cpu/backend.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Head maps, entropies and the width-disagreement probe, on weights known by hand and on routed ones.
+//! Head maps, entropies and the width-disagreement probe, on weights known by hand and on routed
+//! ones.
 #include "support/call_case.hpp"
 
 #include <mhar/analysis/disagreement.hpp>
@@ -64,7 +65,8 @@ TEST_CASE("analysis: entropy of heads")
 TEST_CASE("analysis: disagreement of slices with what they share")
 {
   const std::vector<float> shared = {.5f, .25f, .25f, .5f, .25f, .25f};
-  // KL of (1,0,0), (.5,.5,0), (0,1,0) and (.5,0,.5) from (.5,.25,.25): log 2, log(2)/2, 2 log 2, log(2)/2.
+  // KL of (1,0,0), (.5,.5,0), (0,1,0) and (.5,0,.5) from (.5,.25,.25): log 2, log(2)/2, 2 log 2,
+  // log(2)/2.
   CHECK(mhar::analysis::width_disagreement(view(weights, 2, 2, 3), view(shared, 2, 1, 3)) ==
         Approx(log_2));
   CHECK(mhar::analysis::width_disagreement(view(shared, 2, 1, 3), view(shared, 2, 1, 3)) == 0);

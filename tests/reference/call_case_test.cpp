@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The test calls themselves: a wrong element, a missing one, and a write beside the outputs are all noticed.
+//! The test calls themselves: a wrong element, a missing one, and a write beside the outputs are
+//! all noticed.
 #include "support/call_case.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A whole pass by the reference: outputs against single calls, gradients against central differences.
+//! A whole pass by the reference: outputs against single calls, gradients against central
+//! differences.
 #include "support/random.hpp"
 
 #include <mhar/reference/chain.hpp>
@@ -15,8 +16,8 @@ using mhar::reference::table;
 
 namespace {
 
-//! S calls over S rows, call c reading rows 0..c; every third has a private row, all have a null source,
-//! a gate and a partial, and two adjacent calls are the queries of one site.
+//! S calls over S rows, call c reading rows 0..c; every third has a private row, all have a null
+//! source, a gate and a partial, and two adjacent calls are the queries of one site.
 struct pass
 {
   static constexpr int num_calls = 6;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator once more, as plain loops in any arithmetic: checks the reference, and in float shows
-//! that the tolerances are what a straightforward kernel can keep.
+//! The operator once more, as plain loops in any arithmetic: checks the reference, and in float
+//! shows that the tolerances are what a straightforward kernel can keep.
 //!
-//! The backward goes another way than docs/operator.md: through the gradient of each normalised key,
-//! as the paper writes it.
+//! The backward goes another way than docs/operator.md: through the gradient of each normalised
+//! key, as the paper writes it.
 #pragma once
 
 #include <mhar/types/call.hpp>
@@ -179,7 +179,8 @@ void naive_route(const mhar::route_problem<T>& problem)
   }
 }
 
-//! Takes the same saved values as a backend does, where they change the result by more than rounding.
+//! Takes the same saved values as a backend does, where they change the result by more than
+//! rounding.
 template <class Real, class T>
 void naive_route_gradient(const mhar::route_gradient_problem<T>& problem)
 {

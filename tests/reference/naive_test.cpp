@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reference against plain loops, over random calls with any options; in double they agree to its
-//! rounding, and in float the loops keep the tolerances that every backend is held to.
+//! The reference against plain loops, over random calls with any options; in double they agree to
+//! its rounding, and in float the loops keep the tolerances that every backend is held to.
 #include "naive.hpp"
 
 #include "support/call_case.hpp"

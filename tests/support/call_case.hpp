@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One random routing call with any option set: its arrays, what a backend must make of them, and the
-//! comparison. A test asks for a problem in its memory, gives it to a backend, and compares:
+//! One random routing call with any option set: its arrays, what a backend must make of them, and
+//! the comparison. A test asks for a problem in its memory, gives it to a backend, and compares:
 //!
 //!     call_case<float> data{options, random};
 //!     auto forward = data.forward(host_memory{});
@@ -99,7 +99,8 @@ public:
   [[nodiscard]] comparison check_forward()
   {
     comparison all{true, describe(options_)};
-    // A small o may be the difference of a large mix and a large partial, and its norm makes it large again.
+    // A small o may be the difference of a large mix and a large partial, and its norm makes it
+    // large again.
     const double terms = std::max(largest(expected_.mix), largest(inputs_.partial));
     compare_each(all, "y", results_.y, expected_.y,
                  terms * output_norm_reach(options_, expected_.combined));
@@ -175,8 +176,8 @@ private:
                    allowed_for(actual.type(), largest(expected), sum_scale));
   }
 
-  //! The table's entry for what is stored, and besides what arithmetic loses in an array with elements of
-  //! size `scale` that are sums of products of norm `sum_scale`.
+  //! The table's entry for what is stored, and besides what arithmetic loses in an array with
+  //! elements of size `scale` that are sums of products of norm `sum_scale`.
   [[nodiscard]] tolerance allowed_for(mhar::element stored, double scale, double sum_scale) const
   {
     constexpr mhar::element arithmetic = mhar::element_of<mhar::accumulate_t<T>>::value;
@@ -185,7 +186,8 @@ private:
     tolerance allowed = tolerance_of(std::min(stored, arithmetic));
     allowed.absolute += in_sums.absolute * std::max(scale, sum_scale);
     if (options_.rounding != mhar::key_rounding::none) {
-      // The last bit of the arithmetic decides what a key rounds to: nothing is more exact than a key.
+      // The last bit of the arithmetic decides what a key rounds to: nothing is more exact than a
+      // key.
       const tolerance in_keys = tolerance_of(key);
       allowed.relative = std::max(allowed.relative, in_keys.relative);
       const double positions = static_cast<double>(options_.extent.num_positions);
@@ -231,7 +233,8 @@ private:
     all.text += "\n  " + std::string{name} + ": " + why;
   }
 
-  // The lists are as long as the call has rows; a problem takes them only when its layout is listed.
+  // The lists are as long as the call has rows; a problem takes them only when its layout is
+  // listed.
   template <class Memory>
   [[nodiscard]] bound<mhar::route_problem<T>, T> bind_forward(call_results<T>& out, Memory&& at)
   {

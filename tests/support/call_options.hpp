@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one test call looks like: every option of the operator, and every way its arrays may lie in memory.
+//! What one test call looks like: every option of the operator, and every way its arrays may lie in
+//! memory.
 #pragma once
 
 #include "support/random.hpp"
@@ -21,7 +22,8 @@ enum class row_layout
   listed         //!< one pointer per row, in an order that is not theirs
 };
 
-//! T is the element type of the rows. Everything that can be absent is off, everything saved is given.
+//! T is the element type of the rows. Everything that can be absent is off, everything saved is
+//! given.
 template <class T>
 struct call_options
 {
@@ -86,7 +88,8 @@ std::string describe(const call_options<T>& o)
   return text.str();
 }
 
-//! A call with every option drawn at random: about `size` elements per row, all element types, all layouts.
+//! A call with every option drawn at random: about `size` elements per row, all element types, all
+//! layouts.
 template <class T>
 call_options<T> random_options(random_inputs& random, std::int64_t size = 400)
 {

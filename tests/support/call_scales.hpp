@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sizes that the rounding of a call's gradients is relative to: of the terms that are added, not
-//! of sums that may cancel.
+//! The sizes that the rounding of a call's gradients is relative to: of the terms that are added,
+//! not of sums that may cancel.
 #pragma once
 
 #include "support/call_arrays.hpp"
@@ -33,8 +33,8 @@ inline double rms(tensor& values)
   return count > 0 ? norm(values) / std::sqrt(count) : 0;
 }
 
-//! An upper bound of ro over the positions: 1 without an output norm. Where o is small, or the width is
-//! 1, the two terms of the norm's backward are this much larger than their difference.
+//! An upper bound of ro over the positions: 1 without an output norm. Where o is small, or the
+//! width is 1, the two terms of the norm's backward are this much larger than their difference.
 template <class T>
 double output_norm_reach(const call_options<T>& options, tensor& combined)
 {
@@ -74,12 +74,13 @@ struct gradient_scales
     partial = reach * weight * largest(in.output_gradient) + largest(in.combined_gradient);
     output_norm_weight = norm(in.output_gradient);
     bias = alpha * upstream * source;
-    // Without a partial do is orthogonal to the mix but for eps, so what is left of D is all rounding.
+    // Without a partial do is orthogonal to the mix but for eps, so what is left of D is all
+    // rounding.
     gate = 4 * upstream * source;
     folded = std::abs(options.scale) * bias * largest_key;
 
-    // ds = A + r B - ...: the sum in dl over a head's columns is as much larger than one product as the
-    // query's elements are smaller than the logits' spread.
+    // ds = A + r B - ...: the sum in dl over a head's columns is as much larger than one product as
+    // the query's elements are smaller than the logits' spread.
     const double keys = source * std::max(1.0, options.spread);
     row = alpha * partial * (1 + keys * largest(expected.inverse_rms));
     if (in.null_source) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A call's arrays on the device: uploaded with their guards when a problem asks for them, and brought
-//! back whole, so that a CUDA test compares with the code of a CPU test.
+//! A call's arrays on the device: uploaded with their guards when a problem asks for them, and
+//! brought back whole, so that a CUDA test compares with the code of a CPU test.
 #pragma once
 
 #include "support/device.cuh"
@@ -28,8 +28,8 @@ public:
     for (const auto& [array, copy] : copies_) { cudaFree(copy.allocation); }
   }
 
-  //! Where the array's elements are on the device, as far past a 64-byte boundary as on the host; null
-  //! for an absent one.
+  //! Where the array's elements are on the device, as far past a 64-byte boundary as on the host;
+  //! null for an absent one.
   void* operator()(tensor& array)
   {
     if (!array) { return nullptr; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A guarded array of a run-time element type that knows where its elements lie: rows of positions of
-//! a width, with gaps between them that nobody may read or write.
+//! A guarded array of a run-time element type that knows where its elements lie: rows of positions
+//! of a width, with gaps between them that nobody may read or write.
 #pragma once
 
 #include "support/guarded.hpp"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Vectors of elements: sizes and alignments, loads and stores that touch nothing else, conversions.
+//! Vectors of elements: sizes and alignments, loads and stores that touch nothing else,
+//! conversions.
 #include "support/guarded.hpp"
 #include "support/random.hpp"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The 16-bit storage types, bit by bit, against Eigen's; and arrays whose type is known at run time only.
+//! The 16-bit storage types, bit by bit, against Eigen's; and arrays whose type is known at run
+//! time only.
 #include "support/random.hpp"
 
 #include <mhar/types/element.hpp>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The width-disagreement probe: how far the depths that parts of the width would read lie from the depths
-//! that they are made to share.
+//! The width-disagreement probe: how far the depths that parts of the width would read lie from the
+//! depths that they are made to share.
 //!
 //! To probe a trained single-head site, route it twice: with num_heads = 1, which gives the shared
-//! weights, and with num_heads = S, which lets each of S slices of the query choose alone. Nothing is
-//! trained anew. The same with a random query of the same norm gives the part that geometry explains;
-//! what a trained query adds to it is learned.
+//! weights, and with num_heads = S, which lets each of S slices of the query choose alone. Nothing
+//! is trained anew. The same with a random query of the same norm gives the part that geometry
+//! explains; what a trained query adds to it is learned.
 #pragma once
 
 #include <mhar/analysis/weights.hpp>
@@ -31,7 +31,8 @@ template <class Real>
   return sum;
 }
 
-//! Mean over positions and slices of KL(slice || shared): 0 when every slice would read what they share.
+//! Mean over positions and slices of KL(slice || shared): 0 when every slice would read what they
+//! share.
 //!
 //!   slices  [P, S, N]  weights of the call with num_heads = S
 //!   shared  [P, 1, N]  weights of the call with num_heads = 1, over the same rows

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the heads of a routing site do: their mean depth weights, how each deviates from the others, and
-//! how sharply it chooses.
+//! What the heads of a routing site do: their mean depth weights, how each deviates from the
+//! others, and how sharply it chooses.
 #pragma once
 
 #include <mhar/analysis/weights.hpp>
@@ -41,8 +41,8 @@ template <class Real>
   return map;
 }
 
-//! The head deviation map: every head's mean weights minus the mean over heads. Columns add up to 0; all
-//! of it is 0 when the heads route alike.
+//! The head deviation map: every head's mean weights minus the mean over heads. Columns add up to
+//! 0; all of it is 0 when the heads route alike.
 template <class Real>
 [[nodiscard]] head_map head_deviation(const depth_weights<Real>& weights)
 {
@@ -58,8 +58,8 @@ template <class Real>
   return map;
 }
 
-//! Entropy of one head's weights at one position, in nats: 0 when one source takes all, log N when all
-//! sources take the same.
+//! Entropy of one head's weights at one position, in nats: 0 when one source takes all, log N when
+//! all sources take the same.
 template <class Real>
 [[nodiscard]] double entropy(const Real* weights, int num_sources)
 {

@@ -29,7 +29,8 @@ inline vector output_norm_gradient(const site& s, const vector& combined, const 
   return r * (scaled - projection * normalised);
 }
 
-//! `upstream` is dy; `combined_upstream`, which may be empty, is the gradient that reaches o by other ways than y.
+//! `upstream` is dy; `combined_upstream`, which may be empty, is the gradient that reaches o by
+//! other ways than y.
 inline position_gradients backward(const site& s, const table& sources, const routed& f,
                                    const vector& upstream, const vector& combined_upstream)
 {

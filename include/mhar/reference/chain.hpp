@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A whole pass of a model over given rows, call by call: what every sweep must come to (docs/operator.md).
+//! A whole pass of a model over given rows, call by call: what every sweep must come to
+//! (docs/operator.md).
 #pragma once
 
 #include <mhar/reference/route.hpp>
@@ -152,8 +153,8 @@ std::vector<chain_outputs> route_chain(const chain_problem<T>& chain)
   return results;
 }
 
-//! The gradients of a pass whose rows are given: a row's is the sum over the calls that read it, added up
-//! in double. Throws invalid_argument.
+//! The gradients of a pass whose rows are given: a row's is the sum over the calls that read it,
+//! added up in double. Throws invalid_argument.
 template <class T>
 chain_gradients route_chain_gradient(const chain_problem<T>& chain)
 {

@@ -25,7 +25,8 @@ struct routed
   vector output;       //!< [d]     y
 };
 
-//! Results of an earlier forward, as they were stored. One that is given takes the place of the computed value.
+//! Results of an earlier forward, as they were stored. One that is given takes the place of the
+//! computed value.
 struct saved_values
 {
   std::optional<vector> inverse_rms;  //!< of the rows, the null source excluded
@@ -34,7 +35,8 @@ struct saved_values
   std::optional<vector> combined;
 };
 
-//! Eq. 1: (mean(x^2) + eps)^-1/2. Squares are taken in units of the largest element, so that none overflows.
+//! Eq. 1: (mean(x^2) + eps)^-1/2. Squares are taken in units of the largest element, so that none
+//! overflows.
 inline double inverse_rms(const vector& x, std::int64_t width, double eps)
 {
   const double largest = x.abs().maxCoeff();
@@ -70,7 +72,8 @@ inline double log_sum_exp(const Eigen::Ref<const Eigen::ArrayXd>& logits)
   return largest + std::log((logits - largest).exp().sum());
 }
 
-//! T is the type that rows are stored in, which matters when keys are rounded to it. `partial` is empty when there is none.
+//! T is the type that rows are stored in, which matters when keys are rounded to it. `partial` is
+//! empty when there is none.
 template <class T>
 routed forward(const site& s, const table& sources, const vector& partial,
                const saved_values& saved = {})
@@ -111,7 +114,8 @@ routed forward(const site& s, const table& sources, const vector& partial,
   }
   if (saved.mix) { f.mix = *saved.mix; }
 
-  // A closed gate selects the partial instead of adding 0 * mix, which is not 0 when the mix is not finite.
+  // A closed gate selects the partial instead of adding 0 * mix, which is not 0 when the mix is not
+  // finite.
   f.combined = s.gate == 0 ? vector::Zero(s.width) : vector{s.gate * f.mix};
   if (partial.size() > 0) { f.combined = s.gate == 0 ? partial : vector{f.combined + partial}; }
   if (saved.combined) { f.combined = *saved.combined; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stored arrays as numbers and back: every element type is read into double, and rounded once when written.
+//! Stored arrays as numbers and back: every element type is read into double, and rounded once when
+//! written.
 #pragma once
 
 #include <mhar/types/view.hpp>

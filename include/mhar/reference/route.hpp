@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reference backend: one routing call, its gradients, and the merge of partial results, in double (docs/operator.md).
+//! The reference backend: one routing call, its gradients, and the merge of partial results, in
+//! double (docs/operator.md).
 //!
-//! It takes the same problems as the other backends and writes into their outputs, so that a test can run it in their place;
-//! with outputs of element::float64 nothing is rounded. Written to be read, not to be fast: the judge of every other backend.
+//! It takes the same problems as the other backends and writes into their outputs, so that a test
+//! can run it in their place; with outputs of element::float64 nothing is rounded. Written to be
+//! read, not to be fast: the judge of every other backend.
 #pragma once
 
 #include <mhar/reference/backward.hpp>
@@ -70,8 +72,8 @@ saved_values read_saved(const route_gradient_problem<T>& problem, std::int64_t p
 
 }  // namespace detail
 
-//! Backward of one call (eq. 9 to 17). Saved results that are given are used as they are, rounded or not. Throws
-//! invalid_argument.
+//! Backward of one call (eq. 9 to 17). Saved results that are given are used as they are, rounded
+//! or not. Throws invalid_argument.
 template <class T>
 void route_gradient(const route_gradient_problem<T>& problem)
 {

@@ -27,14 +27,18 @@ struct softmax_step
   Accumulate weight;
 };
 
-//! The pair (m, l): the largest logit so far, and the sum of exp(logit - m). The mix that belongs to it
-//! is the caller's, spread over as many registers and threads as it likes:
+//! The pair (m, l): the largest logit so far, and the sum of exp(logit - m). The mix that belongs
+//! to it is the caller's, spread over as many registers and threads as it likes:
 //!
 //!     softmax_state<float> state;
-//!     for each source:  auto step = state.advance(logit);  acc = step.rescale * acc + step.weight * source;
+//!     for each source {
+//!       auto step = state.advance(logit);
+//!       acc = step.rescale * acc + step.weight * source;
+//!     }
 //!     mix = state.normalizer() * acc;
 //!
-//! Numerics  exponents are never positive, so nothing overflows. A logit of -inf has weight 0, and when
+//! Numerics  exponents are never positive, so nothing overflows. A logit of -inf has weight 0, and
+//! when
 //!           every one is, the mix is 0 and the lse -inf. NaN and +inf logits give NaN.
 template <class Accumulate>
 struct softmax_state
@@ -89,8 +93,8 @@ struct merged_lse
   Accumulate weight_b;
 };
 
-//! Eq. 18 for two parts. The weights add up to 1, and are 0 when neither part has a source of weight;
-//! a part without one, whose lse is -inf, changes no bit of the other.
+//! Eq. 18 for two parts. The weights add up to 1, and are 0 when neither part has a source of
+//! weight; a part without one, whose lse is -inf, changes no bit of the other.
 template <class Accumulate>
 [[nodiscard]] MHAR_HOST_DEVICE MHAR_FORCE_INLINE merged_lse<Accumulate> merge_lse(
     Accumulate lse_a, Accumulate lse_b) noexcept
