@@ -2,6 +2,9 @@
 //! Everything for the CUDA compiler: all of mhar.hpp, the block collectives and the launchers.
 #pragma once
 
+#include <mhar/block/route_parameters.cuh>
 #include <mhar/block/row_pointers.cuh>
 #include <mhar/device/context.cuh>
+#include <mhar/device/route.cuh>
 #include <mhar/mhar.hpp>
+#include <mhar/tuning/route.hpp>

@@ -17,8 +17,12 @@
 #include <mhar/cpu/reduce.hpp>
 #include <mhar/cpu/route.hpp>
 #include <mhar/cpu/route_gradient.hpp>
+#include <mhar/router/depth_plan.hpp>
+#include <mhar/router/depth_router.hpp>
+#include <mhar/router/router_config.hpp>
 #include <mhar/status.hpp>
 #include <mhar/thread/inverse_rms.hpp>
+#include <mhar/thread/multiply_add.hpp>
 #include <mhar/thread/softmax_state.hpp>
 #include <mhar/thread/vector.hpp>
 #include <mhar/thread/width_tree.hpp>
@@ -27,6 +31,7 @@
 #include <mhar/types/options.hpp>
 #include <mhar/types/shape.hpp>
 #include <mhar/types/sweep.hpp>
+#include <mhar/types/update.hpp>
 #include <mhar/types/validate.hpp>
 #include <mhar/types/view.hpp>
 #include <mhar/version.hpp>
