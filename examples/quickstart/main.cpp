@@ -51,7 +51,7 @@ void print_heading(const training_plan& plan, const corpus& texts, int num_threa
       texts.num_files, texts.training.size(), texts.validation.size(), shape.alphabet);
   std::printf("model     %d layers, width %d: %d routing calls, the last one over %d rows\n",
               shape.num_layers, shape.width, shape.num_calls(), shape.num_calls());
-  std::printf("training  %d steps of %d x %d characters, three times; seed %llu, %d threads\n\n",
+  std::printf("training  %d steps of %d x %d characters, three times; seed %llu, threads %d\n\n",
               plan.num_steps, shape.num_sequences, shape.context,
               static_cast<unsigned long long>(plan.seed), num_threads);
 }
