@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory where a backend works, so that one test body serves them all: backend_access says how to allocate, fill and read it.
+//! Memory where a backend works, so that one test body serves them all: backend_access says how to
+//! allocate, fill and read it.
 #pragma once
 
 #include "naive_backend.hpp"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a router asks of its backend, and how little it keeps: verbs recorded instead of run, and bytes of the block.
+//! What a router asks of its backend, and how little it keeps: verbs recorded instead of run, and
+//! bytes of the block.
 #include "sweep_bodies.hpp"
 
 namespace mhar_test {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Store and accumulate, micro-batches, a second backward, gaps between positions, and heads sharded over ranks.
+//! Store and accumulate, micro-batches, a second backward, gaps between positions, and heads
+//! sharded over ranks.
 #include "cpu_access.hpp"
 #include "sweep_bodies.hpp"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A model trained through a router, as frameworks do it: a shared buffer of rows, checkpointed layers, a pipeline of two stages.
+//! A model trained through a router, as frameworks do it: a shared buffer of rows, checkpointed
+//! layers, a pipeline of two stages.
 #include "cpu_access.hpp"
 #include "random_plan.hpp"
 #include "sweep_bodies.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verbs of the sweeps as plain loops, one position after the other, on memory of the host: a second backend beside the
-//! library's own, which shows that a router's backend is a template argument, and the sweeps' equations at their shortest.
+//! The verbs of the sweeps as plain loops, one position after the other, on memory of the host: a
+//! second backend beside the library's own, which shows that a router's backend is a template
+//! argument, and the sweeps' equations at their shortest.
 #pragma once
 
 #include "naive_math.hpp"

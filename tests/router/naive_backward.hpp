@@ -8,7 +8,8 @@
 
 namespace mhar_test {
 
-//! Everything that one (call, source) pair adds: to A + r B and c of the source, to dw and dbias of the call.
+//! Everything that one (call, source) pair adds: to A + r B and c of the source, to dw and dbias of
+//! the call.
 template <class T, class Source>
 void naive_pair(const mhar::shape& extent, const mhar::folded_sites<mhar::accumulate_t<T>>& sites,
                 int call, const Source* source, mhar::accumulate_t<T> r, mhar::accumulate_t<T> bias,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the verbs of the naive backend have in common: scores, inverse rms, dot products per head, elements of any type.
+//! What the verbs of the naive backend have in common: scores, inverse rms, dot products per head,
+//! elements of any type.
 #pragma once
 
 #include <mhar/types/sweep.hpp>
@@ -56,7 +57,8 @@ enum class key
   exact
 };
 
-//! r*s, rounded to T if that is asked for. A null source is held in the accumulation type, but rounded as a row is.
+//! r*s, rounded to T if that is asked for. A null source is held in the accumulation type, but
+//! rounded as a row is.
 template <class T, class Source>
 mhar::accumulate_t<T> key_element(mhar::key_rounding rounding, key which, Source s,
                                   mhar::accumulate_t<T> r)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a router refuses: calls out of order, rows that are gone, configurations that mean nothing. A refusal changes nothing.
+//! What a router refuses: calls out of order, rows that are gone, configurations that mean nothing.
+//! A refusal changes nothing.
 #include "sweep_bodies.hpp"
 
 #include <functional>

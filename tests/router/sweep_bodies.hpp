@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a sweep must come to, whatever backend runs it: bodies of test cases over a backend and an element type.
+//! What a sweep must come to, whatever backend runs it: bodies of test cases over a backend and an
+//! element type.
 #pragma once
 
 #include "random_plan.hpp"
@@ -19,8 +20,9 @@ struct sweep_on
   using element = T;
 };
 
-//! Round-off of the arithmetic in sums of up to 20000 terms, relative to the largest element. It holds for 16-bit rows, too,
-//! as long as nothing but the rows and dy is rounded to their type: see keep_exact.
+//! Round-off of the arithmetic in sums of up to 20000 terms, relative to the largest element. It
+//! holds for 16-bit rows, too, as long as nothing but the rows and dy is rounded to their type: see
+//! keep_exact.
 template <class T>
 constexpr double sweep_tolerance = sizeof(mhar::accumulate_t<T>) == 8 ? 1e-11 : 2e-4;
 
@@ -31,7 +33,8 @@ void check_close(const sweep_results& actual, const sweep_results& expected)
   CHECK_MESSAGE(worst.largest <= sweep_tolerance<T>, worst.name << " is off by " << worst.largest);
 }
 
-//! Leaves no value but rows and dy to be rounded to a 16-bit type: do is dy, and mixes and states are wide.
+//! Leaves no value but rows and dy to be rounded to a 16-bit type: do is dy, and mixes and states
+//! are wide.
 template <class T>
 void keep_exact(sweep_options& options, run_choices& choices)
 {
@@ -171,7 +174,8 @@ void awkward_shapes_equal_single_calls()
   }
 }
 
-//! Keys rounded to storage: the reference rounds the same keys, so that only a key at a tie can differ.
+//! Keys rounded to storage: the reference rounds the same keys, so that only a key at a tie can
+//! differ.
 template <class Backend, class T>
 void rounded_keys_equal_single_calls()
 {
@@ -191,7 +195,8 @@ void rounded_keys_equal_single_calls()
   }
 }
 
-//! Everything that may be rounded to the rows' type is: mixes, states and do. An error of many terms is measured by its norm.
+//! Everything that may be rounded to the rows' type is: mixes, states and do. An error of many
+//! terms is measured by its norm.
 template <class Backend, class T>
 void rounded_storage_adds_little()
 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A random model pass of given rows and given upstream gradients, and what it must come to: every call by the reference, alone.
+//! A random model pass of given rows and given upstream gradients, and what it must come to: every
+//! call by the reference, alone.
 #pragma once
 
 #include "support/random.hpp"
@@ -258,7 +259,8 @@ private:
   }
 };
 
-//! The largest distance of two results, relative to the largest element of its list (at least 1), over all lists of a name.
+//! The largest distance of two results, relative to the largest element of its list (at least 1),
+//! over all lists of a name.
 struct sweep_distance
 {
   double largest = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs a sweep_case through a depth_router on any backend, in the ways that a model may choose between.
+//! Runs a sweep_case through a depth_router on any backend, in the ways that a model may choose
+//! between.
 #pragma once
 
 #include "backend_memory.hpp"
@@ -55,7 +56,8 @@ public:
     mhar::check(router_.bind(block_.data(), block_.size()));
     const std::int64_t width = extent().width;
     if (choices.rows == mhar::row_home::strided) {
-      // Token-major where gradients need no place of their own in it, else rows with gaps between them.
+      // Token-major where gradients need no place of their own in it, else rows with gaps between
+      // them.
       const bool token_major = choices.gradients == mhar::gradient_home::block;
       const std::int64_t row_stride = token_major ? width : elements() + 3;
       const std::int64_t position_stride =
@@ -163,7 +165,8 @@ public:
   //! Gradient arrays of all sites, six kinds each; null where frozen.
   using gradient_arrays = std::vector<std::unique_ptr<array<real>>>;
 
-  //! Writes the sites' gradients into arrays of an earlier pass, or into new ones when there is none.
+  //! Writes the sites' gradients into arrays of an earlier pass, or into new ones when there is
+  //! none.
   void finish_into(gradient_arrays& arrays, mhar::update mode)
   {
     if (arrays.empty()) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A small model around a router: sublayer c makes row c+1 = tanh(y_c M_c) of call c's mix, and the loss is <y_last, upstream>.
+//! A small model around a router: sublayer c makes row c+1 = tanh(y_c M_c) of call c's mix, and the
+//! loss is <y_last, upstream>.
 //!
-//! A stage holds calls [first, last) of the model and reads the rows of earlier stages, too: a pipeline of one stage or more.
+//! A stage holds calls [first, last) of the model and reads the rows of earlier stages, too: a
+//! pipeline of one stage or more.
 #pragma once
 
 #include "sweep_run.hpp"
@@ -11,7 +13,8 @@
 
 namespace mhar_test {
 
-//! Sizes and values that every stage shares. [P, d] matrices are contiguous; a weight is [d, d], applied from the right.
+//! Sizes and values that every stage shares. [P, d] matrices are contiguous; a weight is [d, d],
+//! applied from the right.
 template <class T>
 struct toy_values
 {
@@ -36,7 +39,8 @@ struct toy_values
   }
 };
 
-//! Gradients of everything, the same lists for a stage and for the whole: of rows, queries, norm weights and sublayers.
+//! Gradients of everything, the same lists for a stage and for the whole: of rows, queries, norm
+//! weights and sublayers.
 template <class T>
 struct toy_gradients
 {
@@ -121,7 +125,8 @@ public:
 
   [[nodiscard]] mhar::depth_router<Backend, T>& router() { return router_; }
 
-  //! `rows`: those of earlier stages; the rows made here are added, the one that only the next stage reads included.
+  //! `rows`: those of earlier stages; the rows made here are added, the one that only the next
+  //! stage reads included.
   T forward(std::vector<std::vector<T>>& rows)
   {
     mhar::check(router_.begin_forward({}));
@@ -146,7 +151,8 @@ public:
     return loss;
   }
 
-  //! `gradients.rows`: for all but the last stage, what later stages gave for rows [0, first_row_of_next]. They are added to.
+  //! `gradients.rows`: for all but the last stage, what later stages gave for rows [0,
+  //! first_row_of_next]. They are added to.
   void backward(const std::vector<std::vector<T>>& rows, toy_gradients<T>& gradients)
   {
     mhar::check(router_.begin_backward({}));

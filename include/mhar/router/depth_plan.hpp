@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans of a model pass (docs/sweeps.md, eq. 1-4): which calls share a pass over the rows, and what that costs. Host arithmetic only.
+//! Plans of a model pass (docs/sweeps.md, eq. S6 to S10): which calls share a pass, and what it
+//! costs.
 #pragma once
 
 #include <mhar/status.hpp>
@@ -19,8 +20,8 @@ enum class private_row : std::uint8_t
   present
 };
 
-//! What every call of a model pass reads: call c reads the shared rows [0, num_rows[c]) and its private row, if any.
-//! num_rows never decreases; the rows of a pass are [0, num_rows.back()).
+//! What every call of a model pass reads: call c reads the shared rows [0, num_rows[c]) and its
+//! private row, if any. num_rows never decreases; the rows of a pass are [0, num_rows.back()).
 struct depth_schedule
 {
   std::vector<int> num_rows;
@@ -38,24 +39,26 @@ struct depth_schedule
 //! Full mode: call c reads rows 0..c.
 [[nodiscard]] depth_schedule full_schedule(int num_calls);
 
-//! Delta mode: a call reads the completed blocks; the calls of the first block read none (their null source alone).
+//! Delta mode: a call reads the completed blocks; the calls of the first block read none (their
+//! null source alone).
 [[nodiscard]] depth_schedule delta_schedule(int num_calls, int calls_per_block);
 
-//! Block mode: a call reads the embedding and the completed blocks, and but for the first call of a block the running sum as its
-//! private row.
+//! Block mode: a call reads the embedding and the completed blocks, and but for the first call of a
+//! block the running sum as its private row.
 [[nodiscard]] depth_schedule block_schedule(int num_calls, int calls_per_block);
 
-//! The same schedule with every call `queries_per_site` times in a row: the queries of one site are adjacent calls.
+//! The same schedule with every call `queries_per_site` times in a row: the queries of one site are
+//! adjacent calls.
 [[nodiscard]] depth_schedule repeated(const depth_schedule& schedule, int queries_per_site);
 
 //! num_rows is not negative and does not decrease; private_rows is empty or as long.
 [[nodiscard]] status validate(const depth_schedule& schedule) noexcept;
 
-//! One pass of a sweep: reads items [first_item, first_item + num_items) once for members [m, m + num_members), m being the
-//! member that opens it.
+//! One pass of a sweep: reads items [first_item, first_item + num_items) once for members [m, m +
+//! num_members), m being the member that opens it.
 //!
-//! Forward a member is a call and an item a row. Backward a member is a row and an item a call, both counted from the last
-//! one down: member i is row N-1-i, item j is call S-1-j.
+//! Forward a member is a call and an item a row. Backward a member is a row and an item a call,
+//! both counted from the last one down: member i is row N-1-i, item j is call S-1-j.
 struct sweep_pass
 {
   int num_members = 1;
@@ -78,11 +81,13 @@ struct sweep_costs
       0;  //!< the least that a pass costs: what memory moves during an empty launch
 };
 
-//! A sweep of M members, of which member i is finished when items [0, num_items[i]) are known, as a forest of passes: every
-//! member opens exactly one pass, and the members of a pass lie within those of every pass that encloses it.
+//! A sweep of M members, of which member i is finished when items [0, num_items[i]) are known, as a
+//! forest of passes: every member opens exactly one pass, and the members of a pass lie within
+//! those of every pass that encloses it.
 //!
-//! A forest is therefore just one number per member, how many members its pass has: {1, 1, 1} goes over everything again for
-//! every member; {3, 1, 1} reads the first items once for all three; {3, 2, 1} also shares what the last two still lack.
+//! A forest is therefore just one number per member, how many members its pass has: {1, 1, 1} goes
+//! over everything again for every member; {3, 1, 1} reads the first items once for all three; {3,
+//! 2, 1} also shares what the last two still lack.
 class sweep_plan
 {
 public:
@@ -105,9 +110,11 @@ public:
   {
     return num_items(member) - (member == 0 ? 0 : num_items(member - 1));
   }
-  //! The pass after `opener` that the member takes part in; pass(member) is the last. Start from first_pass(member).
+  //! The pass after `opener` that the member takes part in; pass(member) is the last. Start from
+  //! first_pass(member).
   [[nodiscard]] int next_pass(int member, int opener) const noexcept;
-  //! The fresh pass that the member takes part in. The item ranges of its passes, in order, make up [0, num_items(member)).
+  //! The fresh pass that the member takes part in. The item ranges of its passes, in order, make up
+  //! [0, num_items(member)).
   [[nodiscard]] int first_pass(int member) const noexcept { return next_pass(member, -1); }
 
   //! Slots that are live at the same time at most; slots [0, num_slots) are used.
@@ -125,12 +132,15 @@ private:
   int max_items_ = 1;
 };
 
-//! num_items does not decrease; every pass has at least one member and ends within the pass around it.
+//! num_items does not decrease; every pass has at least one member and ends within the pass around
+//! it.
 [[nodiscard]] status validate(const std::vector<int>& num_items,
                               const std::vector<int>& num_members) noexcept;
 
-//! The forest of least cost, by dynamic programming: O(M^3) time (0.01 s at M = 193), O(M^2) memory. The members of a pass are at most
-//! max_members, which bounds the slots by max_members - 1. Integer arithmetic: the same plan on every machine.
+//! The forest of least cost; among those the one of fewest bytes, and then of fewest slots. Dynamic
+//! programming: O(M^3) time (25 ms at M = 193), O(M^2) memory. The members of a pass are at most
+//! max_members, which bounds the slots by max_members - 1. Integer arithmetic: the same plan on
+//! every machine.
 [[nodiscard]] std::vector<int> cheapest_passes(const std::vector<int>& num_items,
                                                const sweep_costs& costs, int max_members = 1 << 30);
 
@@ -138,9 +148,8 @@ private:
 struct depth_plan
 {
   depth_schedule schedule;
-  sweep_plan forward;  //!< members are calls, items are rows
-  sweep_plan
-      backward;  //!< members are rows, items are calls, both from the last down; empty when there is no backward
+  sweep_plan forward;   //!< calls over rows
+  sweep_plan backward;  //!< rows over calls, both from the last down; empty without a backward
 
   [[nodiscard]] int num_calls() const noexcept { return schedule.num_calls(); }
   [[nodiscard]] int num_rows() const noexcept { return schedule.total_rows(); }
@@ -157,12 +166,14 @@ struct plan_costs
 };
 
 //! The bytes that the verbs move at an extent, with states kept as `call_state` and `row_state`.
-//! `launch` is the bytes that memory could have moved during an empty launch: a pass costs at least that, so that at small P,
-//! where most passes move less, the plan evens them out instead of saving bytes that cost nothing.
+//! `launch` is the bytes that memory could have moved during an empty launch: a pass costs at least
+//! that, so that at small P, where most passes move less, the plan evens them out instead of saving
+//! bytes that cost nothing.
 [[nodiscard]] plan_costs costs_of(const shape& extent, element rows, element call_state,
                                   element row_state, std::int64_t launch = 0) noexcept;
 
-//! How many calls know about each row's gradient, rows from the last down: the schedule of the backward sweep.
+//! How many calls know about each row's gradient, rows from the last down: the schedule of the
+//! backward sweep.
 [[nodiscard]] std::vector<int> backward_items(const depth_schedule& schedule);
 
 //! The cheapest plan. Throws invalid_argument when the schedule is refused.
@@ -171,7 +182,8 @@ struct plan_costs
 //! One call (row) at a time: no states at all, and the bytes of the published algorithm's forward.
 [[nodiscard]] depth_plan streaming_plan(const depth_schedule& schedule);
 
-//! A plan of the caller's own: the members of every call's pass, and of every row's from the last down.
+//! A plan of the caller's own: the members of every call's pass, and of every row's from the last
+//! down.
 [[nodiscard]] depth_plan custom_plan(const depth_schedule& schedule,
                                      const std::vector<int>& forward_members,
                                      const std::vector<int>& backward_members);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A whole model pass on any backend: append rows, route calls, take the calls' gradients back, give the rows' (docs/sweeps.md).
+//! A whole model pass on any backend: append rows, route calls, take the calls' gradients back,
+//! give the rows' (docs/sweeps.md).
 #pragma once
 
 #include <mhar/router/router_config.hpp>
@@ -27,10 +28,10 @@ struct call_inputs
 
 //! What the backward of a call reads, and the one gradient it writes at once.
 //!
-//!   output_gradient    [P, d]            dy, required; written into gradient_slot(call) it is never copied
+//!   output_gradient    [P, d]            dy, required; never copied from gradient_slot(call)
 //!   combined_gradient  [P, d] or absent  upstream on o
 //!   combined           [P, d]            o as route wrote it; required with an output norm
-//!   mix                [P, d]            as route wrote it; required unless the router keeps the mixes
+//!   mix                [P, d]            as route wrote it; required unless the router keeps it
 //!   partial_gradient   [P, d] or absent  written: do, for the partial's producer
 struct call_upstream
 {
@@ -50,24 +51,30 @@ struct call_upstream
 //!     append          row n, before the first call that reads it
 //!     route           call c = 0, 1, ..., S-1
 //!   begin_backward
-//!     backward_call         call c = S-1, ..., 0; before it, row_gradient of every row that only later calls read
+//!     backward_call         call c = S-1, ..., 0, after the rows that only later calls read
 //!     private_row_gradient  right after backward_call of a call that has a private row
 //!     row_gradient          row n = N-1, ..., 0; after backward_call of every call that reads it
 //!   finish_backward
 //!
-//! begin_forward starts over from any point. begin_backward may be called again after finish_backward, unless rows were
-//! overwritten (gradient_home::dead_rows). Anything out of order is refused with code::wrong_order and changes nothing; a
-//! failed call may be repeated.
+//! begin_forward starts over from any point. begin_backward may be called again after
+//! finish_backward, unless rows were overwritten (gradient_home::dead_rows). Anything out of order
+//! is refused with code::wrong_order and changes nothing; a failed call may be repeated.
 //!
-//! Backend     a type like cpu::backend: verbs fold, advance, output_gradient, gather, reduce, and zero, over its own `context`
+//! Backend     a type like cpu::backend: fold, advance, output_gradient, gather, reduce and zero,
+//!             all over its own `context`
 //! T           element of the rows
 //!
-//! Numerics    arithmetic in accumulate_t<T>; kept states rounded to their type. Same plan, same bits, recompute included.
-//! Memory      one block of the caller's, memory().total bytes; nothing is allocated after construction.
-//! Cost        one launch to fold, one per call, one per row, one to zero and one to reduce, one per private row's gradient,
-//!             and one per backward_call that is not a plain mix of which dy lies in its slot.
-//! Execution   as the backend's: asynchronous on the context's stream, graph-capturable. The context's own workspace is not used.
-//! Thread-safe different routers, any number of threads; one router, one thread at a time. No global state.
+//! Numerics    arithmetic in accumulate_t<T>; kept states rounded to their type. Same plan, same
+//!             bits, recompute included.
+//! Memory      one block of the caller's, memory().total bytes; nothing is allocated after
+//!             construction.
+//! Cost        one launch to fold, one per call, one per row, one to zero and one to reduce, one
+//!             per private row's gradient, and one per backward_call unless the call is a plain
+//!             mix and dy lies in its slot.
+//! Execution   as the backend's: asynchronous on the context's stream, graph-capturable. The
+//!             context's own workspace is not used.
+//! Thread-safe different routers, any number of threads; one router, one thread at a time. No
+//!             global state.
 template <class Backend, class T>
 class depth_router
 {
@@ -88,9 +95,11 @@ public:
   [[nodiscard]] const router_config& config() const noexcept { return config_; }
   [[nodiscard]] const router_memory& memory() const noexcept { return memory_; }
 
-  //! Takes memory for everything: memory().total bytes, aligned to 256, where the backend works. Valid until the next bind.
+  //! Takes memory for everything: memory().total bytes, aligned to 256, where the backend works.
+  //! Valid until the next bind.
   [[nodiscard]] status bind(void* block, std::size_t bytes) noexcept;
-  //! Takes the buffer of row_home::strided: row n of position p at base + n*row_stride + p*position_stride.
+  //! Takes the buffer of row_home::strided: row n of position p at base + n*row_stride +
+  //! p*position_stride.
   [[nodiscard]] status bind_rows(T* base, std::int64_t row_stride,
                                  std::int64_t position_stride) noexcept;
 
@@ -100,8 +109,8 @@ public:
   //! Forgets all rows and calls, and folds the parameters.
   [[nodiscard]] status begin_forward(const context& where) noexcept;
 
-  //! The next row, in the place where its producer is to write it before the next route. Null when there is none left, outside the
-  //! forward, or when rows are listed.
+  //! The next row, in the place where its producer is to write it before the next route. Null when
+  //! there is none left, outside the forward, or when rows are listed.
   [[nodiscard]] T* append() noexcept;
   //! The next row of row_home::listed, written already; it must live until the backward is over.
   [[nodiscard]] status append(const T* row) noexcept;
@@ -109,19 +118,21 @@ public:
   [[nodiscard]] int num_rows() const noexcept { return num_rows_; }
   //! An appended row; unchanged until its place is taken for a gradient.
   [[nodiscard]] const T* row(int n) const noexcept { return rows().row(n); }
-  //! [P], of a row: written by the first call that reads it, or by the caller when heads are sharded.
+  //! [P], of a row: written by the first call that reads it, or by the caller when heads are
+  //! sharded.
   [[nodiscard]] accumulate* inverse_rms(int n) noexcept
   {
     return buffers_.inverse_rms + n * config_.extent.num_positions;
   }
 
-  //! The next call. `outputs` as in route_outputs: y, combined, and mix unless the router keeps it; lse in inference only (in
-  //! training see lse()); weights and inverse_rms are refused.
+  //! The next call. `outputs` as in route_outputs: y, combined, and mix unless the router keeps it;
+  //! lse in inference only (in training see lse()); weights and inverse_rms are refused.
   [[nodiscard]] status route(const context& where, int call, const call_inputs<T>& inputs,
                              const route_outputs<T>& outputs) noexcept;
 
-  //! A call that was routed before, once more, from the rows and with the same bits: what a checkpointed layer needs. In the forward,
-  //! the backward and after it, as long as the call's rows are there.
+  //! A call that was routed before, once more, from the rows and with the same bits: what a
+  //! checkpointed layer needs. In the forward, the backward and after it, as long as the call's
+  //! rows are there.
   [[nodiscard]] status recompute(const context& where, int call, const call_inputs<T>& inputs,
                                  const route_outputs<T>& outputs) noexcept;
 
@@ -137,29 +148,33 @@ public:
   //! Starts the backward: all calls have been routed.
   [[nodiscard]] status begin_backward(const context& where) noexcept;
 
-  //! Where do of the next call of the backward is kept, [P, d] of element T: a producer that writes dy here saves a copy. Absent
-  //! when it is not this call's turn. With dead_rows it is the place of a row, which counts as overwritten from now on.
+  //! Where do of the next call of the backward is kept, [P, d] of element T: a producer that writes
+  //! dy here saves a copy. Absent when it is not this call's turn. With dead_rows it is the place
+  //! of a row, which counts as overwritten from now on.
   [[nodiscard]] matrix gradient_slot(int call) noexcept;
 
   //! Takes the gradient of the next call, S-1 down to 0.
   [[nodiscard]] status backward_call(const context& where, int call,
                                      const call_upstream& upstream) noexcept;
 
-  //! Writes the gradient of the private row of the call last taken; `gradient` may be absent, the parameters' share is needed anyway.
+  //! Writes the gradient of the private row of the call last taken; `gradient` may be absent, the
+  //! parameters' share is needed anyway.
   [[nodiscard]] status private_row_gradient(const context& where, int call,
                                             const call_inputs<T>& inputs,
                                             const matrix& gradient) noexcept;
 
-  //! Writes the gradient of the next row, N-1 down to 0, in store or accumulate mode; `gradient` may be absent, the pass also serves
-  //! the parameters and other rows.
+  //! Writes the gradient of the next row, N-1 down to 0, in store or accumulate mode; `gradient`
+  //! may be absent, the pass also serves the parameters and other rows.
   [[nodiscard]] status row_gradient(const context& where, int row, const matrix& gradient) noexcept;
 
-  //! Sharded heads only: the part of row_gradient before the sum over ranks. Afterwards head_sum(row), [P], is this rank's part of
-  //! c; let every rank hold the total, then call row_gradient.
+  //! Sharded heads only: the part of row_gradient before the sum over ranks. Afterwards
+  //! head_sum(row), [P], is this rank's part of c; let every rank hold the total, then call
+  //! row_gradient.
   [[nodiscard]] status gather_row(const context& where, int row) noexcept;
   [[nodiscard]] accumulate* head_sum(int row) noexcept;
 
-  //! Writes the gradients of all sites' parameters: `gradients` is [num_sites], host, or null when all are frozen.
+  //! Writes the gradients of all sites' parameters: `gradients` is [num_sites], host, or null when
+  //! all are frozen.
   [[nodiscard]] status finish_backward(const context& where,
                                        const site_gradients* gradients) noexcept;
   //! @}

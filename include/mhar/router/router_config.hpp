@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a depth_router is built from: the plan, the sites, and who keeps what. Values only; nothing here launches work.
+//! What a depth_router is built from: the plan, the sites, and who keeps what. Values only; nothing
+//! here launches work.
 #pragma once
 
 #include <mhar/router/depth_plan.hpp>
@@ -10,15 +11,16 @@
 
 MHAR_NAMESPACE_BEGIN
 
-//! One routing site: its parameters and what becomes of its mixes. The stage's partial differs from call to call and is given
-//! with the call, so it is absent here.
+//! One routing site: its parameters and what becomes of its mixes. The stage's partial differs from
+//! call to call and is given with the call, so it is absent here.
 struct router_site
 {
   site_parameters parameters;
   output_stage stage;
 };
 
-//! Whether a backward may follow. Inference keeps the inverse rms of the rows and nothing else from call to call.
+//! Whether a backward may follow. Inference keeps the inverse rms of the rows and nothing else from
+//! call to call.
 enum class router_use : std::uint8_t
 {
   training,
@@ -28,16 +30,18 @@ enum class router_use : std::uint8_t
 //! Where the source rows live.
 enum class row_home : std::uint8_t
 {
-  block,  //!< in the router's block, source-major [N, P, d]
-  strided,  //!< in one buffer of the caller's, in any layout with constant strides: depth_router::bind_rows
-  listed  //!< in buffers of the caller's, one per row: depth_router::append(row)
+  block,    //!< in the router's block, source-major [N, P, d]
+  strided,  //!< in one buffer of the caller's, with any constant strides: depth_router::bind_rows
+  listed    //!< in buffers of the caller's, one per row: depth_router::append(row)
 };
 
-//! Where the gradients of the calls (do, element T) are kept until every row they concern is finished.
+//! Where the gradients of the calls (do, element T) are kept until every row they concern is
+//! finished.
 //!
-//! dead_rows: in the places of rows that are finished already, the newest first, and in a few extra rows while there is none (one
-//! in full mode). The rows are gone afterwards: no second backward, no recompute of a call that reads one, and a sublayer
-//! whose backward needs its own output must have kept a copy. Needs rows with position stride `width`, not listed ones.
+//! dead_rows: in the places of rows that are finished already, the newest first, and in a few extra
+//! rows while there is none (one in full mode). The rows are gone afterwards: no second backward,
+//! no recompute of a call that reads one, and a sublayer whose backward needs its own output must
+//! have kept a copy. Needs rows with position stride `width`, not listed ones.
 enum class gradient_home : std::uint8_t
 {
   block,
@@ -45,10 +49,14 @@ enum class gradient_home : std::uint8_t
 };
 
 //! Who keeps the mixes that the backward needs.
+//!
+//! caller: they are given back to backward_call; in full mode a mix is the sublayer's input, which
+//! the model has anyway. router: in the states' slots, which are then not reused, [S][P, d]; a call
+//! that is finished without new rows costs no copy.
 enum class mix_keeper : std::uint8_t
 {
-  caller,  //!< given back to backward_call: in full mode the mix is the sublayer's input, which the model has anyway
-  router  //!< in the states' slots, which are then not reused: [S][P, d]; a call finished without new rows costs no copy
+  caller,
+  router
 };
 
 //! Whether recompute may be called; it needs the memory of one state.
@@ -65,7 +73,8 @@ enum class parameter_gradient : std::uint8_t
   frozen
 };
 
-//! Frozen kinds cost neither memory nor time. `query` stands for q and g, whose gradients come from one sum.
+//! Frozen kinds cost neither memory nor time. `query` stands for q and g, whose gradients come from
+//! one sum.
 struct wanted_gradients
 {
   parameter_gradient query = parameter_gradient::wanted;
@@ -75,12 +84,13 @@ struct wanted_gradients
   parameter_gradient output_norm_weight = parameter_gradient::wanted;
 };
 
-//! Everything that is fixed at construction. Pointers to parameters are kept; parameters are read by begin_forward, by calls with an
-//! output stage and by finish_backward.
+//! Everything that is fixed at construction. Pointers to parameters are kept; parameters are read
+//! by begin_forward, by calls with an output stage and by finish_backward.
 //!
-//! Heads sharded over ranks: extent.norm_width is set (to `width` on a single rank). The caller then writes inverse_rms(n) before
-//! the first call that reads row n, and adds head_sum(n) over the ranks between gather_row and row_gradient. What would need
-//! further sums is refused with code::unsupported: null sources, private rows, output norms.
+//! Heads sharded over ranks: extent.norm_width is set (to `width` on a single rank). The caller
+//! then writes inverse_rms(n) before the first call that reads row n, and adds head_sum(n) over the
+//! ranks between gather_row and row_gradient. What would need further sums is refused with
+//! code::unsupported: null sources, private rows, output norms.
 struct router_config
 {
   shape extent;
@@ -100,8 +110,8 @@ struct router_config
   wanted_gradients wanted;
 };
 
-//! Bytes of a router's block. States of the forward and everything of the backward share one place: they are never live together,
-//! but for mixes that the router keeps.
+//! Bytes of a router's block. States of the forward and everything of the backward share one place:
+//! they are never live together, but for mixes that the router keeps.
 struct router_memory
 {
   std::size_t rows = 0;    //!< the rows, when they live in the block, and extra rows for gradients

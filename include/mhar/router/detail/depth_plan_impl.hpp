@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Schedules, the forest of passes that a list of member counts stands for, and plans made of two of them.
+//! Schedules, the forest of passes that a list of member counts stands for, and plans made of two
+//! of them.
 #pragma once
 
 #include <mhar/router/depth_plan.hpp>
@@ -156,7 +157,8 @@ inline plan_costs costs_of(const shape& extent, element rows, element call_state
   // A row comes with its inverse rms, a call's state with its lse.
   costs.forward = {row + per_position, elements * size_of(call_state) + per_head, 0, row + per_head,
                    launch};
-  // A call comes with its lse and D, a row's state with its head sum; a row that takes part is read itself.
+  // A call comes with its lse and D, a row's state with its head sum; a row that takes part is read
+  // itself.
   costs.backward = {row + 2 * per_head, elements * size_of(row_state) + per_position,
                     row + per_position, row, launch};
   return costs;

@@ -52,7 +52,8 @@ T* depth_router<Backend, T>::gradient_place(int call) const noexcept
   return buffers_.rows + (row - before) * elements;
 }
 
-//! Gradients one call after the other with a constant stride wherever they lie so: a backend may then read them in larger pieces.
+//! Gradients one call after the other with a constant stride wherever they lie so: a backend may
+//! then read them in larger pieces.
 template <class Backend, class T>
 const_rows<T> depth_router<Backend, T>::call_gradients() const noexcept
 {
@@ -78,7 +79,8 @@ matrix depth_router<Backend, T>::gradient_slot(int call) noexcept
   return {gradient_place(call), config_.extent.width};
 }
 
-//! Nothing follows the mix, do = dy lies in its slot, and the next pass over calls can compute D from the mix itself.
+//! Nothing follows the mix, do = dy lies in its slot, and the next pass over calls can compute D
+//! from the mix itself.
 template <class Backend, class T>
 bool depth_router<Backend, T>::needs_no_output_gradient(int call, const call_upstream& upstream,
                                                         const const_matrix& mix) const noexcept
@@ -119,7 +121,8 @@ status depth_router<Backend, T>::run_output_gradient(const context& where, int c
   return Backend::output_gradient(problem, with_workspace(where));
 }
 
-//! A pass computes D for the first calls of its range only: where a later call has its D, earlier ones must not lack theirs.
+//! A pass computes D for the first calls of its range only: where a later call has its D, earlier
+//! ones must not lack theirs.
 template <class Backend, class T>
 status depth_router<Backend, T>::settle_pending(const context& where) noexcept
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The dynamic programme behind cheapest_passes (docs/sweeps.md, eq. 3 and 4).
+//! The dynamic programme behind cheapest_passes (docs/sweeps.md, eq. S8 to S10).
 #pragma once
 
 #include <mhar/router/depth_plan.hpp>
@@ -7,13 +7,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <tuple>
 
 MHAR_NAMESPACE_BEGIN
 
 namespace detail {
 
-//! Costs and choices of every node: node (i, j) holds members [i, j), whose states know what member i-1 knew when it was
-//! finished. Its last child opens at member c = split(i, j) and takes members [c, j); the children before it are node (i, c).
+//! Costs and choices of every node: node (i, j) holds members [i, j), whose states know what member
+//! i-1 knew when it was finished. Its last child opens at member c = split(i, j) and takes members
+//! [c, j); the children before it are node (i, c).
 class plan_search
 {
 public:
@@ -41,11 +43,13 @@ public:
   }
 
 private:
-  //! Costs compare first and bytes decide between equals: below the launch cost of a pass bytes still matter a little.
+  //! Costs compare first. Between equals bytes decide, which a launch may hide, and then the
+  //! members of the largest fresh pass, which the slots are counted by.
   struct choice
   {
     std::int64_t cost = 0;
     std::int64_t bytes = 0;
+    int largest = 0;
     int split = 0;
   };
 
@@ -60,26 +64,26 @@ private:
     return items_[static_cast<std::size_t>(member)];
   }
 
-  //! A pass over `num_items` items for `count` members, then everything that its kept members still need, then `rest`.
-  choice open(std::int64_t num_items, std::int64_t count, std::int64_t states_read,
-              const choice& inside, const choice& rest, int split) const noexcept
+  //! A pass over `num_items` items for `count` members, then everything that its kept members still
+  //! need, then `rest`.
+  choice open(std::int64_t num_items, int count, int states_read, const choice& inside,
+              const choice& rest, int split) const noexcept
   {
     const std::int64_t bytes = costs_.item * num_items + costs_.member * count + costs_.output +
                                costs_.state * (states_read + count - 1);
     return {std::max(bytes, costs_.launch) + inside.cost + rest.cost,
-            bytes + inside.bytes + rest.bytes, split};
+            bytes + inside.bytes + rest.bytes, std::max(count, rest.largest), split};
   }
 
   static void keep_cheaper(choice& best, const choice& other) noexcept
   {
-    if (other.cost < best.cost || (other.cost == best.cost && other.bytes < best.bytes)) {
-      best = other;
-    }
+    const auto key = [](const choice& of) { return std::tie(of.cost, of.bytes, of.largest); };
+    if (key(other) < key(best)) { best = other; }
   }
 
   void solve_node(int i, int j)
   {
-    choice best{std::numeric_limits<std::int64_t>::max(), 0, 0};
+    choice best{std::numeric_limits<std::int64_t>::max(), 0, 0, 0};
     for (int c = std::max(i, j - std::min(max_members_, j)); c < j; ++c) {
       keep_cheaper(best,
                    open(items(c) - items(i - 1), j - c, j - c, node(c + 1, j), node(i, c), c));
@@ -89,7 +93,7 @@ private:
 
   void solve_root(int first)
   {
-    choice best{std::numeric_limits<std::int64_t>::max(), 0, 0};
+    choice best{std::numeric_limits<std::int64_t>::max(), 0, 0, 0};
     for (int next = first + 1; next <= size_ && next - first <= max_members_; ++next) {
       keep_cheaper(best,
                    open(items(first), next - first, 0, node(first + 1, next), root(next), next));
@@ -97,7 +101,8 @@ private:
     root(first) = best;
   }
 
-  //! Member `first` opens a pass for [first, next); the children of what it keeps follow from the last to the first.
+  //! Member `first` opens a pass for [first, next); the children of what it keeps follow from the
+  //! last to the first.
   void take_child(int first, int next)
   {
     members_[static_cast<std::size_t>(first)] = next - first;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a router divides its block: one function that both counts the bytes and places the buffers, so that they cannot disagree.
+//! How a router divides its block: one function that both counts the bytes and places the buffers,
+//! so that they cannot disagree.
 #pragma once
 
 #include <mhar/router/router_config.hpp>
@@ -36,7 +37,8 @@ public:
     return take(static_cast<std::size_t>(count * size_of(type)));
   }
   [[nodiscard]] std::size_t used() const noexcept { return used_; }
-  //! Goes back to (or forward to) an earlier amount: what is taken next may share memory with what was taken since.
+  //! Goes back to (or forward to) an earlier amount: what is taken next may share memory with what
+  //! was taken since.
   void set_used(std::size_t bytes) noexcept { used_ = bytes; }
 
 private:
@@ -70,8 +72,8 @@ struct router_buffers
   std::size_t workspace_bytes = 0;
 };
 
-//! Where each call's gradient goes with gradient_home::dead_rows: the newest row that neither this call nor an earlier one reads
-//! and that has no tenant yet; N + i means extra row i.
+//! Where each call's gradient goes with gradient_home::dead_rows: the newest row that neither this
+//! call nor an earlier one reads and that has no tenant yet; N + i means extra row i.
 [[nodiscard]] inline std::vector<int> gradient_tenants(const depth_schedule& schedule)
 {
   const int num_rows = schedule.total_rows();
@@ -185,7 +187,8 @@ void place_backward(const router_config& config, block_arena& arena, router_buff
   const std::int64_t positions = config.extent.num_positions;
   const std::int64_t elements = positions * config.extent.width;
   const std::int64_t calls = config.plan.num_calls();
-  // A row of sharded heads is kept until the ranks have added its head sum: its pass's first member needs a slot, too.
+  // A row of sharded heads is kept until the ranks have added its head sum: its pass's first member
+  // needs a slot, too.
   const std::int64_t slots = config.plan.backward.num_slots() + (is_sharded(config) ? 1 : 0);
   if (config.gradients == gradient_home::block) {
     buffers.gradients = arena.take<T>(calls * elements);
