@@ -9,7 +9,8 @@ namespace quickstart {
 //! Width of one attention head; the model's width is a multiple of it.
 constexpr int attention_head_width = 16;
 
-//! [q k v] = norm(x) qkv,  out = concat_heads( softmax(q k^T / sqrt(head width), causal) v ) project
+//! [q k v] = norm(x) qkv
+//! out = concat_heads( softmax(q k^T / sqrt(head width), causal) v ) project
 class attention
 {
 public:

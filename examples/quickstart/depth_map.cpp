@@ -5,36 +5,26 @@
 namespace quickstart {
 
 depth_map::depth_map(int num_calls, int num_heads)
-    : num_calls_{num_calls},
-      num_heads_{num_heads},
-      sums_(static_cast<std::size_t>(num_calls) * static_cast<std::size_t>(num_heads * num_calls)),
-      positions_(static_cast<std::size_t>(num_calls))
 {
-}
-
-std::size_t depth_map::index(int call, int head, int row) const
-{
-  return static_cast<std::size_t>((call * num_heads_ + head) * num_calls_ + row);
-}
-
-void depth_map::add(int call, const std::vector<float>& weights)
-{
-  const int num_rows = call + 1;
-  auto next = weights.begin();
-  while (next != weights.end()) {
-    for (int head = 0; head < num_heads_; ++head) {
-      for (int row = 0; row < num_rows; ++row) {
-        sums_[index(call, head, row)] += static_cast<double>(*next++);
-      }
-    }
-    ++positions_[static_cast<std::size_t>(call)];
+  for (int call = 0; call < num_calls; ++call) {
+    const int num_rows = call + 1;
+    const auto num_values = static_cast<std::size_t>(num_heads * num_rows);
+    calls_.push_back({{num_heads, num_rows, std::vector<double>(num_values)}, 0});
   }
+}
+
+void depth_map::add(int call, const mhar::analysis::depth_weights<float>& weights)
+{
+  call_sums& to = calls_[static_cast<std::size_t>(call)];
+  const mhar::analysis::head_map means = mhar::analysis::mean_weights(weights);
+  for (std::size_t i = 0; i < means.values.size(); ++i) { to.sums.values[i] += means.values[i]; }
+  ++to.num_batches;
 }
 
 double depth_map::mean(int call, int head, int row) const
 {
-  return sums_[index(call, head, row)] /
-         static_cast<double>(positions_[static_cast<std::size_t>(call)]);
+  const call_sums& from = calls_[static_cast<std::size_t>(call)];
+  return from.sums.at(head, row) / from.num_batches;
 }
 
 }  // namespace quickstart

@@ -92,7 +92,7 @@ void add_weights(const executor& run, routed_residual& residual, depth_map& map)
     context.workspace = workspace.data();
     context.workspace_bytes = workspace.size();
     mhar::check(mhar::cpu::route(problem, context));
-    map.add(call, weights);
+    map.add(call, {weights.data(), extent.num_positions, extent.num_heads, call + 1});
   }
 }
 
