@@ -123,7 +123,7 @@ TEST_CASE("router: a kept mix that is final is neither copied nor computed again
   run_choices choices;
   choices.plan = mhar::custom_plan(options.schedule, {4, 1, 1, 1, 4, 1, 1, 1, 4, 1, 1, 1}, {2, 1});
   choices.mixes = mhar::mix_keeper::router;
-  choices.recompute = mhar::recompute_use::allowed;
+  choices.recompute_calls = 1;
   recording_backend::record log;
   run_type run{data, choices};
   run.context().log = &log;
@@ -139,6 +139,39 @@ TEST_CASE("router: a kept mix that is final is neither copied nor computed again
   REQUIRE(log.advances.size() == 1);
   CHECK(log.advances[0].num_rows == 0);
   CHECK(log.advances[0].states.mix == run.router().mix(0).data);
+}
+
+TEST_CASE("router: a group of calls is recomputed with the forward's passes")
+{
+  sweep_options options;
+  options.extent = {2, 6, 2};
+  options.schedule = mhar::full_schedule(9);
+  const sweep_case<double> data{options, 605};
+  run_choices choices;
+  choices.plan =
+      mhar::custom_plan(options.schedule, {1, 8, 2, 1, 5, 4, 3, 2, 1}, std::vector<int>(9, 1));
+  choices.recompute_calls = 3;
+  recording_backend::record log;
+  run_type run{data, choices};
+  run.context().log = &log;
+  run.forward();
+  log.advances.clear();
+  mhar::check(run.router().begin_recompute(run.context(), 5, 3));
+  for (int c = 5; c < 8; ++c) { static_cast<void>(run.recompute(c)); }
+  // The passes that calls 1 and 4 opened for calls 5, 6 and 7, and the three that these opened.
+  const int first_rows[] = {0, 2, 5, 6, 7};
+  const int num_rows[] = {2, 3, 1, 1, 1};
+  const int num_calls[] = {3, 3, 3, 2, 1};
+  REQUIRE(log.advances.size() == 5);
+  for (std::size_t i = 0; i < 5; ++i) {
+    CHECK(log.advances[i].first_row == first_rows[i]);
+    CHECK(log.advances[i].num_rows == num_rows[i]);
+    CHECK(log.advances[i].num_calls == num_calls[i]);
+    CHECK(log.advances[i].num_new_rows == 0);
+  }
+  log.advances.clear();
+  static_cast<void>(run.recompute(7));  // the group is over: alone, by its five passes
+  CHECK(log.advances.size() == 5);
 }
 
 TEST_CASE("router: a refusal of the backend is passed on and changes nothing")

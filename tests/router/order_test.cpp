@@ -23,7 +23,7 @@ run_choices streaming(const mhar::depth_schedule& schedule)
 {
   run_choices choices;
   choices.plan = mhar::streaming_plan(schedule);
-  choices.recompute = mhar::recompute_use::allowed;
+  choices.recompute_calls = 2;
   return choices;
 }
 
@@ -58,6 +58,9 @@ TEST_CASE("router: the forward goes call by call, over rows that are there")
   }
   CHECK_WRONG_ORDER(route(3));
   CHECK_WRONG_ORDER(router.recompute(run.context(), 3, {}, {}));
+  CHECK_WRONG_ORDER(router.begin_recompute(run.context(), 0, 3));  // built for two at once
+  CHECK_WRONG_ORDER(router.begin_recompute(run.context(), 2, 2));
+  CHECK_WRONG_ORDER(router.begin_recompute(run.context(), 1, 0));
   run.backward();
   check_close<double>(run.results(), data.expected());
 }
@@ -179,7 +182,7 @@ TEST_CASE("router: a router without memory, rows or recompute says so")
 {
   const auto data = full_case(2);
   run_choices choices = streaming(data.options.schedule);
-  choices.recompute = mhar::recompute_use::none;
+  choices.recompute_calls = 0;
   run_type run{data, choices};
   run.forward();
   CHECK_WRONG_ORDER(run.router().recompute(run.context(), 0, run.inputs(0), run.outputs(0)));

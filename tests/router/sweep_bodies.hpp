@@ -241,7 +241,8 @@ void same_plan_gives_same_bits()
   }
 }
 
-//! Every call again, in the forward, when it is over and in the backward: bits, whatever the plan.
+//! Calls again, alone and in groups, in the forward, when it is over and in the backward: bits,
+//! whatever the plan.
 template <class Backend, class T>
 void recompute_gives_the_bits_of_the_forward()
 {
@@ -250,7 +251,7 @@ void recompute_gives_the_bits_of_the_forward()
     sweep_options options = random_options(random);
     run_choices choices = random_choices<T>(options.schedule, random);
     keep_exact<T>(options, choices);
-    choices.recompute = mhar::recompute_use::allowed;
+    choices.recompute_calls = options.schedule.num_calls();
     const std::string text = described(options, choices);
     CAPTURE(text);
     const sweep_case<T> data{options, 331};
@@ -267,11 +268,22 @@ void recompute_gives_the_bits_of_the_forward()
       same(static_cast<int>(random.integer(0, c)));
     }
     for (int c = 0; c < data.num_calls(); ++c) { same(c); }
+    for (int group = 0; group < 4; ++group) {
+      const int first = static_cast<int>(random.integer(0, data.num_calls() - 1));
+      const int count = static_cast<int>(random.integer(1, data.num_calls() - first));
+      mhar::check(run.router().begin_recompute(run.context(), first, count));
+      for (int c = first; c < first + count; ++c) { same(c); }
+    }
     run.begin_backward();
     int row = data.num_rows() - 1;
     for (int c = data.num_calls() - 1; c >= 0; --c) {
       for (; row >= data.rows_of(c); --row) { run.row_gradient(row); }
-      same(c);  // as a checkpointed sublayer does before its backward
+      if (c % 3 == 0) {  // as a checkpointed block of sublayers does before its backward
+        const int first = std::max(c - 2, 0);
+        mhar::check(run.router().begin_recompute(run.context(), first, c + 1 - first));
+        for (int member = first; member <= c; ++member) { same(member); }
+      }
+      same(c);
       run.backward_call(c);
     }
     for (; row >= 0; --row) { run.row_gradient(row); }

@@ -29,7 +29,7 @@ struct run_choices
   mhar::row_home rows = mhar::row_home::block;
   mhar::gradient_home gradients = mhar::gradient_home::block;
   mhar::mix_keeper mixes = mhar::mix_keeper::caller;
-  mhar::recompute_use recompute = mhar::recompute_use::none;
+  int recompute_calls = 0;
   mhar::wanted_gradients wanted;
   upstream_home upstream = upstream_home::slots;
   bool narrow_mixes =
@@ -301,7 +301,7 @@ private:
     config.rows = choices_.rows;
     config.gradients = choices_.gradients;
     config.mixes = choices_.mixes;
-    config.recompute = choices_.recompute;
+    config.recompute_calls = choices_.recompute_calls;
     config.wanted = choices_.wanted;
     return config;
   }

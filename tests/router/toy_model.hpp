@@ -205,7 +205,7 @@ private:
     config.plan = plan;
     config.call_state = config.row_state = mhar::element_of<T>::value;
     config.gradients = gradients;
-    config.recompute = mhar::recompute_use::allowed;
+    config.recompute_calls = 1;
     for (int c = first_; c < last_; ++c) {
       mhar::router_site site;
       site.parameters.query = values_.queries[static_cast<std::size_t>(c)].data();

@@ -132,9 +132,15 @@ public:
 
   //! A call that was routed before, once more, from the rows and with the same bits: what a
   //! checkpointed layer needs. In the forward, the backward and after it, as long as the call's
-  //! rows are there.
+  //! rows are there. Costs one pass over all its rows, unless it belongs to a group.
   [[nodiscard]] status recompute(const context& where, int call, const call_inputs<T>& inputs,
                                  const route_outputs<T>& outputs) noexcept;
+
+  //! Announces that calls [first, first + count), routed before, will be recomputed next, one by
+  //! one and in this order, with passes shared as in the forward: what a checkpointed block of
+  //! layers needs. At most config().recompute_calls of them. Recomputing another call ends the
+  //! group.
+  [[nodiscard]] status begin_recompute(const context& where, int first, int count) noexcept;
 
   //! [P, H], of a routed call; null in inference.
   [[nodiscard]] const accumulate* lse(int call) const noexcept;
@@ -200,7 +206,12 @@ private:
 
   [[nodiscard]] status check_call(int call, const call_inputs<T>& inputs,
                                   const route_outputs<T>& outputs) const noexcept;
-  [[nodiscard]] advance_problem<T> pass_over_rows(int opener, int first_call) const noexcept;
+  [[nodiscard]] advance_problem<T> pass_over_rows(int opener, int first_call,
+                                                  int end_call) const noexcept;
+  [[nodiscard]] bool are_routed(int first, int count) const noexcept;
+  [[nodiscard]] status check_recompute(int first, int count) const noexcept;
+  [[nodiscard]] status replay(const context& where, int call, const call_inputs<T>& inputs,
+                              const route_outputs<T>& outputs) noexcept;
   void finish_with(advance_problem<T>& problem, const call_inputs<T>& inputs,
                    const route_outputs<T>& outputs) const noexcept;
   [[nodiscard]] accumulate* private_inverse_rms(int call) const noexcept;
@@ -248,10 +259,14 @@ private:
   int pending_calls_ = 0;        // calls [last_call_, last_call_ + pending_calls_) have no D yet
   std::int64_t mix_stride_ = 0;  // of the pending calls' mixes
   int private_due_ = -1;         // the call whose private row's gradient is next
-  int gathered_row_ = -1;        // the row that gather_row has prepared
+  int group_first_ = 0;          // calls [group_next_, group_end_) are being recomputed together;
+  int group_next_ = 0;           // scratch slot 0 is group_first_'s
+  int group_end_ = 0;
+  int gathered_row_ = -1;  // the row that gather_row has prepared
 };
 
 MHAR_NAMESPACE_END
 
 #include <mhar/router/detail/depth_router_backward.hpp>
 #include <mhar/router/detail/depth_router_forward.hpp>
+#include <mhar/router/detail/depth_router_recompute.hpp>

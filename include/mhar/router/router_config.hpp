@@ -59,13 +59,6 @@ enum class mix_keeper : std::uint8_t
   router
 };
 
-//! Whether recompute may be called; it needs the memory of one state.
-enum class recompute_use : std::uint8_t
-{
-  none,
-  allowed
-};
-
 //! Whether the gradient of a kind of parameter is wanted from any site.
 enum class parameter_gradient : std::uint8_t
 {
@@ -106,7 +99,8 @@ struct router_config
   std::int64_t position_stride = 0;  //!< of listed rows; 0 means `width`
   gradient_home gradients = gradient_home::block;
   mix_keeper mixes = mix_keeper::caller;
-  recompute_use recompute = recompute_use::none;
+  int recompute_calls =
+      0;  //!< calls to recompute together at most; each needs the memory of a state
   wanted_gradients wanted;
 };
 

@@ -4,6 +4,7 @@
 
 #include <mhar/router/depth_router.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -127,6 +128,7 @@ status depth_router<Backend, T>::begin_forward(const context& where) noexcept
   phase_ = phase::forward;
   num_rows_ = 0;
   next_call_ = 0;
+  group_next_ = group_end_ = 0;
   intact_rows_ = total_rows();
   return {};
 }
@@ -193,10 +195,10 @@ status depth_router<Backend, T>::check_call(int call, const call_inputs<T>& inpu
   return {};
 }
 
-//! The rows of the pass that `opener` opens, for `first_call` alone.
+//! The pass that `opener` opens, for those of its calls that are in [first_call, end_call).
 template <class Backend, class T>
-advance_problem<T> depth_router<Backend, T>::pass_over_rows(int opener,
-                                                            int first_call) const noexcept
+advance_problem<T> depth_router<Backend, T>::pass_over_rows(int opener, int first_call,
+                                                            int end_call) const noexcept
 {
   const sweep_pass& pass = forward_plan().pass(opener);
   advance_problem<T> problem;
@@ -204,7 +206,7 @@ advance_problem<T> depth_router<Backend, T>::pass_over_rows(int opener,
   problem.eps = config_.sites.front().parameters.eps;
   problem.sites = buffers_.folded;
   problem.first_call = first_call;
-  problem.num_calls = 1;
+  problem.num_calls = std::min(opener + pass.num_members, end_call) - first_call;
   problem.rows = rows();
   problem.first_row = pass.first_item;
   problem.num_rows = pass.num_items;
@@ -247,8 +249,7 @@ status depth_router<Backend, T>::route(const context& where, int call, const cal
   }
   if (const status outcome = check_call(call, inputs, outputs); !outcome.ok()) { return outcome; }
 
-  advance_problem<T> problem = pass_over_rows(call, call);
-  problem.num_calls = forward_plan().pass(call).num_members;
+  advance_problem<T> problem = pass_over_rows(call, call, num_calls());
   problem.num_new_rows = detail::is_sharded(config_) ? 0 : forward_plan().num_new_items(call);
   problem.states.mix = buffers_.call_mix;
   problem.states.lse = buffers_.call_lse;
@@ -266,36 +267,6 @@ status depth_router<Backend, T>::route(const context& where, int call, const cal
   const status outcome = Backend::advance(problem, with_workspace(where));
   if (outcome.ok()) { ++next_call_; }
   return outcome;
-}
-
-template <class Backend, class T>
-status depth_router<Backend, T>::recompute(const context& where, int call,
-                                           const call_inputs<T>& inputs,
-                                           const route_outputs<T>& outputs) noexcept
-{
-  const bool routed =
-      phase_ == phase::forward || phase_ == phase::backward || phase_ == phase::done;
-  if (config_.recompute != recompute_use::allowed || !routed || call < 0 || call >= next_call_) {
-    return {code::wrong_order, "call",
-            "has not been routed, or the router was built without recompute"};
-  }
-  if (const status outcome = check_call(call, inputs, outputs); !outcome.ok()) { return outcome; }
-
-  // What the router keeps of a call that ended without new sources is the very state it ended with.
-  const bool from_kept = keeps_mixes() && finished_without_sources(call);
-  if (!from_kept && rows_of(call) > intact_rows_) {
-    return {code::wrong_order, "call", "reads rows that gradients have overwritten"};
-  }
-  for (int opener = from_kept ? call : forward_plan().first_pass(call);;
-       opener = forward_plan().next_pass(call, opener)) {
-    advance_problem<T> problem = pass_over_rows(opener, call);
-    problem.states.mix = from_kept ? buffers_.call_mix : buffers_.scratch_mix;
-    problem.states.lse = from_kept ? buffers_.call_lse : buffers_.scratch_lse;
-    problem.states.first_slot = from_kept ? call : 0;
-    if (opener == call) { finish_with(problem, inputs, outputs); }
-    const status outcome = Backend::advance(problem, with_workspace(where));
-    if (!outcome.ok() || opener == call) { return outcome; }
-  }
 }
 
 template <class Backend, class T>

@@ -59,8 +59,8 @@ struct router_buffers
   accumulate* lse = nullptr;                  //!< [S, P, H], training
   void* call_mix = nullptr;                   //!< [slots, P, d] of call_state
   accumulate* call_lse = nullptr;             //!< [slots, P, H]
-  void* scratch_mix = nullptr;                //!< [P, d], for recompute
-  accumulate* scratch_lse = nullptr;          //!< [P, H]
+  void* scratch_mix = nullptr;                //!< [recompute_calls, P, d]
+  accumulate* scratch_lse = nullptr;          //!< [recompute_calls, P, H]
   T* gradients = nullptr;                     //!< [S, P, d] with gradient_home::block
   accumulate* dot = nullptr;                  //!< [S, P, H]
   void* row_gradient = nullptr;               //!< [slots, P, d] of row_state
@@ -204,10 +204,9 @@ template <class Backend, class T>
 void place_workspace(const router_config& config, block_arena& arena, router_buffers<T>& buffers)
 {
   const std::int64_t positions = config.extent.num_positions;
-  if (config.recompute == recompute_use::allowed) {
-    buffers.scratch_mix = arena.take(config.call_state, positions * config.extent.width);
-    buffers.scratch_lse = arena.take<accumulate_t<T>>(positions * config.extent.num_heads);
-  }
+  const std::int64_t slots = std::min(config.recompute_calls, config.plan.num_calls());
+  buffers.scratch_mix = arena.take(config.call_state, slots * positions * config.extent.width);
+  buffers.scratch_lse = arena.take<accumulate_t<T>>(slots * positions * config.extent.num_heads);
   for (const sweep_plan* sweep : {&config.plan.forward, &config.plan.backward}) {
     const sweep_limits limits{config.extent, sweep->max_members(), sweep->max_items()};
     buffers.workspace_bytes =

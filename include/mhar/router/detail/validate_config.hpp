@@ -134,6 +134,7 @@ namespace detail {
   if (config.position_stride != 0 && config.position_stride < config.extent.width) {
     return {code::bad_stride, "position_stride", "is less than the width"};
   }
+  if (config.recompute_calls < 0) { return {code::bad_value, "recompute_calls", "is negative"}; }
   if (config.gradients == gradient_home::dead_rows && config.rows == row_home::listed) {
     return {code::unsupported, "gradients", "listed rows cannot be overwritten"};
   }
