@@ -27,7 +27,6 @@ public:
   };
 
   [[nodiscard]] double seconds() const { return std::chrono::duration<double>{total_}.count(); }
-  void reset() { total_ = {}; }
 
 private:
   clock::duration total_{};

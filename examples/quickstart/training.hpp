@@ -27,7 +27,6 @@ struct training_result
   double validation_loss = 0;
   double seconds = 0;          //!< of the training steps
   double routing_seconds = 0;  //!< of those, in the residual scheme
-  double routing_error = 0;    //!< against the reference, at the step that was checked
   std::optional<depth_map> map;
 };
 
