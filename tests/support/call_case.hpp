@@ -57,15 +57,26 @@ public:
         results_{options, precision::stored},
         expected_{options, precision::exact}
   {
-    mhar::reference::route(bind_forward(expected_, host_memory{}).problem);
-    save(options_.given_lse, inputs_.lse, results_.lse, expected_.lse);
-    save(options_.given_inverse_rms, inputs_.inverse_rms, results_.inverse_rms,
-         expected_.inverse_rms);
-    save(options_.given_mix, inputs_.mix, results_.mix, expected_.mix);
-    save(options_.given_combined && options_.norm == mhar::output_norm::rms, inputs_.combined,
-         results_.combined, expected_.combined);
-
     prefill(random);
+    expect();
+  }
+
+  //! Works out what is expected, and what an earlier forward would have saved; to be called again
+  //! after a change of the inputs.
+  void expect()
+  {
+    mhar::reference::route(bind_forward(expected_, host_memory{}).problem);
+    constexpr mhar::element statistics = mhar::element_of<mhar::accumulate_t<T>>::value;
+    const bool has_norm = options_.norm == mhar::output_norm::rms;
+    if (options_.given_lse) { save(inputs_.lse, statistics, expected_.lse); }
+    if (options_.given_inverse_rms) {
+      save(inputs_.inverse_rms, statistics, expected_.inverse_rms);
+    }
+    if (options_.given_mix) { save(inputs_.mix, options_.states, expected_.mix); }
+    if (options_.given_combined && has_norm) {
+      save(inputs_.combined, options_.states, expected_.combined);
+    }
+    fill_gradients(expected_);
     mhar::reference::route_gradient(bind_backward(expected_, host_memory{}).problem);
     inputs_.remember();
   }
@@ -78,10 +89,7 @@ public:
   [[nodiscard]] call_results<T>& expected() { return expected_; }
 
   //! Sets the gradients back to what they hold before a backward, for one more run.
-  void reset_gradients()
-  {
-    if (options_.mode == mhar::update::accumulate) { fill_gradients(results_); }
-  }
+  void reset_gradients() { fill_gradients(results_); }
 
   //! The problems, with every array where `memory` says it is.
   template <class Memory>
@@ -138,10 +146,9 @@ public:
   }
 
 private:
-  static void save(bool given, tensor& saved, const tensor& like, tensor& exact)
+  void save(tensor& saved, mhar::element type, tensor& exact)
   {
-    if (!given) { return; }
-    saved = tensor{like.type(), like.where()};
+    saved = tensor{type, exact.where(), options_.offset};
     saved.for_each([&](auto... at) { saved.set(at..., exact.get(at...)); });
   }
 
@@ -157,10 +164,10 @@ private:
       });
       before_.push_back(std::move(values));
     });
-    fill_gradients(expected_);
   }
   void fill_gradients(call_results<T>& gradients)
   {
+    if (options_.mode == mhar::update::store) { return; }
     std::size_t array_index = 0;
     gradients.for_each_gradient([&](const char*, tensor& array) {
       const std::vector<double>& values = before_[array_index++];
