@@ -37,9 +37,9 @@ struct softmax_step
 //!     }
 //!     mix = state.normalizer() * acc;
 //!
-//! Numerics  exponents are never positive, so nothing overflows. A logit of -inf has weight 0, and
-//! when
-//!           every one is, the mix is 0 and the lse -inf. NaN and +inf logits give NaN.
+//! Numerics  Exponents are never positive, so nothing overflows. A logit of -inf has weight 0; when
+//!           every one is -inf, the mix is 0 and the lse -inf. A NaN logit gives NaN; one of +inf,
+//!           which only an overflow makes, gives NaN or takes all the weight.
 template <class Accumulate>
 struct softmax_state
 {
