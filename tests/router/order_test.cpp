@@ -3,7 +3,11 @@
 //! A refusal changes nothing.
 #include "sweep_bodies.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <iterator>
+#include <utility>
 
 using namespace mhar_test;
 
@@ -205,6 +209,42 @@ TEST_CASE("router: a router without memory, rows or recompute says so")
   CHECK(router.bind_rows(rows, 12, 5).code == mhar::code::bad_stride);
   mhar::check(router.bind_rows(rows, 12, 6));
   CHECK(router.begin_forward({}).ok());
+}
+
+TEST_CASE("router: without positions no array need exist, and a router may move")
+{
+  const auto data = full_case(2);
+  mhar::router_config config = run_type{data, streaming(data.options.schedule)}.router().config();
+  config.extent.num_positions = 0;
+  config.rows = mhar::row_home::strided;
+  double numbers[2][12];
+  for (auto& site : config.sites) {
+    site.parameters.query = site.parameters.norm_weight = numbers[0];
+  }
+  std::fill(std::begin(numbers[0]), std::end(numbers[0]), 1.0);
+  std::fill(std::begin(numbers[1]), std::end(numbers[1]), NAN);
+  alignas(256) static unsigned char block[1 << 14];
+  mhar::depth_router<naive_backend, double> built{config};
+  REQUIRE(built.memory().total <= sizeof(block));
+  mhar::check(built.bind(block, sizeof(block)));
+  mhar::depth_router<naive_backend, double> router{std::move(built)};
+  mhar::check(router.bind_rows(nullptr, 6, 6));
+  mhar::check(router.begin_forward({}));
+  for (int c = 0; c < 2; ++c) {
+    CHECK(router.append() != nullptr);
+    mhar::check(router.route({}, c, {}, {}));
+  }
+  CHECK(router.append() == nullptr);
+  mhar::check(router.begin_backward({}));
+  for (int c = 1; c >= 0; --c) {
+    mhar::check(router.backward_call({}, c, {}));
+    mhar::check(router.row_gradient({}, c, {}));
+  }
+  mhar::site_gradients gradients[2];
+  gradients[0].query = numbers[1];
+  gradients[1].norm_weight = numbers[1] + 6;
+  mhar::check(router.finish_backward({}, gradients));
+  for (const double gradient : numbers[1]) { CHECK(gradient == 0); }
 }
 
 TEST_CASE("router: outputs that a sweep does not write are refused")

@@ -46,7 +46,7 @@ struct call_upstream
 //!
 //! The order of things, for calls c = 0..S-1 over rows n = 0..N-1:
 //!
-//!   bind(block)
+//!   bind(block), and bind_rows when the rows live elsewhere in one buffer
 //!   begin_forward
 //!     append          row n, before the first call that reads it
 //!     route           call c = 0, 1, ..., S-1
@@ -240,29 +240,33 @@ private:
   std::vector<site_parameters> sites_;       // [num_sites]
   std::vector<int> num_bias_;                // [num_sites]
   std::vector<const T*> row_list_;           // [N], when listed
-  std::vector<int>
-      gradient_rows_;  // [S], with dead_rows: the row whose place is taken; N + i for extra row i
-  std::vector<const T*> gradient_list_;  // [S], with dead_rows
-  std::vector<const T*>
-      mix_list_;  // [S]: mixes of calls whose D the next pass over calls is to compute
+  std::vector<const T*> mix_list_;           // [S]: mixes of the calls that are pending
+  // With dead_rows, [S]: the row whose place a call's gradient takes, N + i for extra row i; and
+  // where that is.
+  std::vector<int> gradient_rows_;
+  std::vector<const T*> gradient_list_;
 
   T* row_base_ = nullptr;
   std::int64_t row_stride_ = 0;
   std::int64_t position_stride_ = 0;
 
   phase phase_ = phase::unbound;
-  int num_rows_ = 0;             // appended
-  int next_call_ = 0;            // of the forward
-  int last_call_ = 0;            // backward: calls [last_call_, S) have been taken
-  int last_row_ = 0;             // backward: rows [last_row_, N) are finished
-  int intact_rows_ = 0;          // rows [0, intact_rows_) hold what was appended
-  int pending_calls_ = 0;        // calls [last_call_, last_call_ + pending_calls_) have no D yet
-  std::int64_t mix_stride_ = 0;  // of the pending calls' mixes
-  int private_due_ = -1;         // the call whose private row's gradient is next
-  int group_first_ = 0;          // calls [group_next_, group_end_) are being recomputed together;
-  int group_next_ = 0;           // scratch slot 0 is group_first_'s
-  int group_end_ = 0;
+  int num_rows_ = 0;   // appended
+  int next_call_ = 0;  // of the forward
+  // Rows [0, intact_rows_) hold what was appended.
+  int intact_rows_ = 0;
+  // The backward has taken calls [last_call_, S) and finished rows [last_row_, N).
+  int last_call_ = 0;
+  int last_row_ = 0;
+  // Calls [last_call_, last_call_ + pending_calls_) have no D yet; the next pass computes it.
+  int pending_calls_ = 0;
+  std::int64_t mix_stride_ = 0;
+  int private_due_ = -1;   // the call whose private row's gradient is next
   int gathered_row_ = -1;  // the row that gather_row has prepared
+  // Calls [group_next_, group_end_) are to be recomputed; scratch slot 0 is group_first_'s.
+  int group_first_ = 0;
+  int group_next_ = 0;
+  int group_end_ = 0;
 };
 
 MHAR_NAMESPACE_END

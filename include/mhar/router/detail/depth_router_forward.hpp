@@ -84,8 +84,9 @@ status depth_router<Backend, T>::bind_rows(T* base, std::int64_t row_stride,
     return {code::unsupported, "position_stride",
             "gradients in dead rows need rows with position stride `width`"};
   }
-  row_base_ = base;
-  row_stride_ = row_stride;
+  // Without positions there may be no buffer, but a row must still be told from a refusal.
+  row_base_ = base == nullptr ? buffers_.rows : base;
+  row_stride_ = base == nullptr ? 0 : row_stride;
   position_stride_ = position_stride;
   phase_ = phase::bound;
   return {};
