@@ -73,9 +73,9 @@ struct backend
   [[nodiscard]] static std::size_t workspace_bytes(const sweep_limits& limits) noexcept
   {
     const shape& extent = limits.extent;
-    return std::max({detail::advance_workspace<T>(extent, limits.max_members, limits.max_range),
-                     detail::gather_workspace<T>(extent, limits.max_members, limits.max_range),
-                     detail::output_gradient_workspace<T>(extent)});
+    return (std::max)({detail::advance_workspace<T>(extent, limits.max_members, limits.max_range),
+                       detail::gather_workspace<T>(extent, limits.max_members, limits.max_range),
+                       detail::output_gradient_workspace<T>(extent)});
   }
 };
 

@@ -33,7 +33,7 @@ void reduce_sum(const reduce_problem<T>& problem, int site, const accumulate_t<T
   constexpr std::int64_t block = 256;
   if (!out) { return; }
   for (std::int64_t first = 0; first < wanted; first += block) {
-    const std::int64_t count = std::min(block, wanted - first);
+    const std::int64_t count = (std::min)(block, wanted - first);
     accumulate sum[block] = {};
     accumulate part[block];
     for (int query = 0; query < problem.queries_per_site; ++query) {
@@ -58,7 +58,7 @@ void reduce_query(const reduce_problem<T>& problem, int site) noexcept
   const std::int64_t width = problem.extent.width;
   const auto scale = static_cast<accumulate>(parameters.scale);
   for (std::int64_t first = 0; first < width; first += block) {
-    const std::int64_t count = std::min(block, width - first);
+    const std::int64_t count = (std::min)(block, width - first);
     accumulate folded[block];
     accumulate values[block];
     accumulate weight_gradient[block] = {};

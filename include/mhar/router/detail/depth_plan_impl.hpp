@@ -114,9 +114,9 @@ inline sweep_plan::sweep_plan(std::vector<int> num_items, const std::vector<int>
     }
     opened.num_items = this->num_items(member) - opened.first_item;
     enclosing.push_back(member);
-    num_slots_ = std::max(num_slots_, opened.num_members - 1);
-    max_members_ = std::max(max_members_, opened.num_members);
-    max_items_ = std::max(max_items_, opened.num_items);
+    num_slots_ = (std::max)(num_slots_, opened.num_members - 1);
+    max_members_ = (std::max)(max_members_, opened.num_members);
+    max_items_ = (std::max)(max_items_, opened.num_items);
   }
 }
 

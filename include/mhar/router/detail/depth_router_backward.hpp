@@ -74,7 +74,7 @@ matrix depth_router<Backend, T>::gradient_slot(int call) noexcept
 {
   if (!is_turn_of(call)) { return {}; }
   if (config_.gradients == gradient_home::dead_rows) {
-    intact_rows_ = std::min(intact_rows_, gradient_rows_[static_cast<std::size_t>(call)]);
+    intact_rows_ = (std::min)(intact_rows_, gradient_rows_[static_cast<std::size_t>(call)]);
   }
   return {gradient_place(call), config_.extent.width};
 }

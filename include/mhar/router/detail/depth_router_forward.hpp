@@ -207,7 +207,7 @@ advance_problem<T> depth_router<Backend, T>::pass_over_rows(int opener, int firs
   problem.eps = config_.sites.front().parameters.eps;
   problem.sites = buffers_.folded;
   problem.first_call = first_call;
-  problem.num_calls = std::min(opener + pass.num_members, end_call) - first_call;
+  problem.num_calls = (std::min)(opener + pass.num_members, end_call) - first_call;
   problem.rows = rows();
   problem.first_row = pass.first_item;
   problem.num_rows = pass.num_items;

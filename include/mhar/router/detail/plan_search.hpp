@@ -23,7 +23,7 @@ public:
       : items_{num_items},
         costs_{costs},
         size_{static_cast<int>(num_items.size())},
-        max_members_{std::max(max_members, 1)},
+        max_members_{(std::max)(max_members, 1)},
         nodes_(static_cast<std::size_t>(size_ + 1) * static_cast<std::size_t>(size_ + 1)),
         roots_(static_cast<std::size_t>(size_ + 1)),
         members_(static_cast<std::size_t>(size_), 1)
@@ -71,8 +71,8 @@ private:
   {
     const std::int64_t bytes = costs_.item * num_items + costs_.member * count + costs_.output +
                                costs_.state * (states_read + count - 1);
-    return {std::max(bytes, costs_.launch) + inside.cost + rest.cost,
-            bytes + inside.bytes + rest.bytes, std::max(count, rest.largest), split};
+    return {(std::max)(bytes, costs_.launch) + inside.cost + rest.cost,
+            bytes + inside.bytes + rest.bytes, (std::max)(count, rest.largest), split};
   }
 
   static void keep_cheaper(choice& best, const choice& other) noexcept
@@ -83,8 +83,8 @@ private:
 
   void solve_node(int i, int j)
   {
-    choice best{std::numeric_limits<std::int64_t>::max(), 0, 0, 0};
-    for (int c = std::max(i, j - std::min(max_members_, j)); c < j; ++c) {
+    choice best{(std::numeric_limits<std::int64_t>::max)(), 0, 0, 0};
+    for (int c = (std::max)(i, j - (std::min)(max_members_, j)); c < j; ++c) {
       keep_cheaper(best,
                    open(items(c) - items(i - 1), j - c, j - c, node(c + 1, j), node(i, c), c));
     }
@@ -93,7 +93,7 @@ private:
 
   void solve_root(int first)
   {
-    choice best{std::numeric_limits<std::int64_t>::max(), 0, 0, 0};
+    choice best{(std::numeric_limits<std::int64_t>::max)(), 0, 0, 0};
     for (int next = first + 1; next <= size_ && next - first <= max_members_; ++next) {
       keep_cheaper(best,
                    open(items(first), next - first, 0, node(first + 1, next), root(next), next));

@@ -91,7 +91,8 @@ struct router_buffers
 {
   if (config.gradients != gradient_home::dead_rows) { return 0; }
   const std::vector<int> places = gradient_tenants(config.plan.schedule);
-  return std::max(*std::max_element(places.begin(), places.end()) + 1 - config.plan.num_rows(), 0);
+  return (std::max)(*std::max_element(places.begin(), places.end()) + 1 - config.plan.num_rows(),
+                    0);
 }
 
 template <class T, class Has>
@@ -105,7 +106,7 @@ template <class T, class Has>
 {
   int most = 0;
   for (int call = 0; call < config.plan.num_calls(); ++call) {
-    most = std::max(most, num_sources(config, call) - (has_null_source(config) ? 1 : 0));
+    most = (std::max)(most, num_sources(config, call) - (has_null_source(config) ? 1 : 0));
   }
   return most;
 }
@@ -204,13 +205,13 @@ template <class Backend, class T>
 void place_workspace(const router_config& config, block_arena& arena, router_buffers<T>& buffers)
 {
   const std::int64_t positions = config.extent.num_positions;
-  const std::int64_t slots = std::min(config.recompute_calls, config.plan.num_calls());
+  const std::int64_t slots = (std::min)(config.recompute_calls, config.plan.num_calls());
   buffers.scratch_mix = arena.take(config.call_state, slots * positions * config.extent.width);
   buffers.scratch_lse = arena.take<accumulate_t<T>>(slots * positions * config.extent.num_heads);
   for (const sweep_plan* sweep : {&config.plan.forward, &config.plan.backward}) {
     const sweep_limits limits{config.extent, sweep->max_members(), sweep->max_items()};
     buffers.workspace_bytes =
-        std::max(buffers.workspace_bytes, Backend::template workspace_bytes<T>(limits));
+        (std::max)(buffers.workspace_bytes, Backend::template workspace_bytes<T>(limits));
   }
   buffers.workspace = arena.take(buffers.workspace_bytes);
 }
@@ -259,7 +260,7 @@ template <class Backend, class T>
   mark = arena.used();
   if (training) { place_backward<Backend>(config, arena, buffers); }
   memory.backward = taken();
-  arena.set_used(arena.used() - memory.backward + std::max(memory.forward, memory.backward));
+  arena.set_used(arena.used() - memory.backward + (std::max)(memory.forward, memory.backward));
   memory.total = arena.used();
   return buffers;
 }
