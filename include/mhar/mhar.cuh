@@ -2,9 +2,15 @@
 //! Everything for the CUDA compiler: all of mhar.hpp, the block collectives and the launchers.
 #pragma once
 
+#include <mhar/block/parameter_sums.cuh>
+#include <mhar/block/route_gradient.cuh>
+#include <mhar/block/route_gradient_params.cuh>
 #include <mhar/block/route_parameters.cuh>
 #include <mhar/block/row_pointers.cuh>
 #include <mhar/device/context.cuh>
 #include <mhar/device/route.cuh>
+#include <mhar/device/route_gradient.cuh>
+#include <mhar/kernel/route_gradient.cuh>
 #include <mhar/mhar.hpp>
 #include <mhar/tuning/route.hpp>
+#include <mhar/tuning/route_gradient.hpp>

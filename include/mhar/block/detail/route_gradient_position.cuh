@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Backward of a call: do of one position, and the sums of it that all its rows need.
+#pragma once
+
+#include <mhar/block/route_gradient.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace block {
+
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::mix_values(
+    std::int64_t position, int chunk, std::int64_t column, int count) const -> values
+{
+  return call_.mix ? load(call_.mix, position, column, count) : gradient_.get(chunk);
+}
+
+//! o, from memory or from the mix. A closed gate selects the partial, since 0 * mix need not be 0.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::combined_values(
+    std::int64_t position, int chunk, std::int64_t column, int count) const -> values
+{
+  if (call_.combined) { return load(call_.combined, position, column, count); }
+  values result = load(call_.partial, position, column, count);
+  if (gate_ != 0) {
+    const values mix = mix_values(position, chunk, column, count);
+#pragma unroll
+    for (int i = 0; i < width; ++i) { result[i] = fma(gate_, mix[i], result[i]); }
+  }
+  return result;
+}
+
+//! Eq. 9, its two sums over the width:  ro = (mean(o^2) + eps)^-1/2  and  ro * mean(dy og o).
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentiate_norm(
+    std::int64_t position)
+{
+  const gradient_map& map = call_.map;
+  accumulate* const groups = arena_ + call_.arena.position;
+  for (int round = 0; round < num_rounds(); ++round) {
+    accumulate sums[2] = {0, 0};
+    for_columns(round, [&](int chunk, std::int64_t column, int count) {
+      const values o = combined_values(position, chunk, column, count);
+      const values upstream = load(call_.output_gradient, position, column, count);
+      const values weight = load(call_.output_weight, column, count, 1);
+#pragma unroll
+      for (int i = 0; i < width; ++i) {
+        if (i < count) {
+          sums[0] = fma(o[i], o[i], sums[0]);
+          sums[1] = fma(upstream[i] * weight[i], o[i], sums[1]);
+        }
+      }
+    });
+    store_groups(sums, round, groups, map.num_groups);
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const auto d = static_cast<accumulate>(call_.extent.width);
+    const accumulate squares = detail::dealt_sum(groups, map.num_groups);
+    const accumulate products = detail::dealt_sum(groups + map.num_groups, map.num_groups);
+    const accumulate inverse = thread::inverse_rms(squares, d, call_.output_eps);
+    if (threadIdx.x == 0) {
+      arena_[call_.arena.scalars + norm_inverse] = inverse;
+      arena_[call_.arena.scalars + norm_projection] = inverse * products / d;
+    }
+  }
+  __syncthreads();
+}
+
+//! With a ring: brings what the next position starts with into the L2 cache, the rows apart.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::ask_for_next(
+    std::int64_t position) const
+{
+  if constexpr (has_ring) {
+    // Four lanes' columns are 128 bytes at most.
+    if (position >= last_position_ || threadIdx.x % 4 != 0) { return; }
+    const auto ask = [&](const const_matrix& from) {
+      if (from.data == nullptr) { return; }
+      const auto* const start = static_cast<const unsigned char*>(from.data);
+      for_columns(0, [&](int, std::int64_t column, int) {
+        detail::prefetch_to_l2(start +
+                               (position * from.position_stride + column) * size_of(from.type));
+      });
+    };
+    ask(call_.output_gradient);
+    ask(call_.mix);
+    ask(call_.combined);
+    ask(call_.combined_gradient);
+  }
+}
+
+//! do of the position, kept by its owners; sums by groups of <do, mix>, which is D, and of <do, null source>.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_position(
+    std::int64_t position)
+{
+  const bool normed = call_.norm == output_norm::rms;
+  const started upstreams = start_load(call_.output_gradient, position);
+  const started mixes = start_load(call_.mix, position);
+  const accumulate inverse = normed ? arena_[call_.arena.scalars + norm_inverse] : accumulate{1};
+  ask_for_next(position + 1);
+  const accumulate projection =
+      normed ? arena_[call_.arena.scalars + norm_projection] : accumulate{0};
+  for (int round = 0; round < num_rounds(); ++round) {
+    accumulate sums[2] = {0, 0};
+    for_columns(round, [&](int chunk, std::int64_t column, int count) {
+      values gradient =
+          finish_load(upstreams, call_.output_gradient, position, chunk, column, count);
+      if (normed) {
+        const values o = combined_values(position, chunk, column, count);
+        const values weight = load(call_.output_weight, column, count, 1);
+        values sum{};
+        if (call_.partials.output_norm != nullptr) { sum = norm_sum_.get(chunk); }
+#pragma unroll
+        for (int i = 0; i < width; ++i) {
+          const accumulate normalised = inverse * o[i];
+          sum[i] = fma(gradient[i], normalised, sum[i]);
+          gradient[i] = inverse * (gradient[i] * weight[i] - projection * normalised);
+        }
+        if (call_.partials.output_norm != nullptr) { norm_sum_.set(chunk, sum); }
+      }
+      if (call_.combined_gradient) {
+        const values upstream = load(call_.combined_gradient, position, column, count);
+#pragma unroll
+        for (int i = 0; i < width; ++i) { gradient[i] += upstream[i]; }
+      }
+      const values mix = call_.mix ? finish_load(mixes, call_.mix, position, chunk, column, count)
+                                   : gradient_.get(chunk);
+#pragma unroll
+      for (int i = 0; i < width; ++i) {
+        if (i < count) { sums[0] = fma(gradient[i], mix[i], sums[0]); }
+      }
+      if (call_.num_null > 0) {
+        const values source = load(call_.null_source, column, count, 0);
+#pragma unroll
+        for (int i = 0; i < width; ++i) { sums[1] = fma(gradient[i], source[i], sums[1]); }
+      }
+      if (call_.partial_gradient) {
+        const matrix& to = call_.partial_gradient;
+        const std::int64_t index = position * to.position_stride + column;
+        if constexpr (has_ring) {
+          values sum = gradient;
+          if (to.mode == update::accumulate) {
+            const values before = load(to.data, to.type, index, count);
+#pragma unroll
+            for (int i = 0; i < width; ++i) { sum[i] += before[i]; }
+          }
+          if (to.type == element_of<T>::value) {
+            thread::store_vector(static_cast<T*>(to.data) + index, thread::round_all<T>(sum));
+          }
+          else {
+            detail::store_wide(static_cast<accumulate*>(to.data) + index, sum);
+          }
+        }
+        else if (to.mode == update::accumulate) {
+          detail::add_columns(to.data, to.type, index, count, gradient);
+        }
+        else {
+          detail::store_columns(to.data, to.type, index, count, gradient);
+        }
+      }
+      gradient_.set(chunk, gradient);
+    });
+    store_groups(sums, round, arena_ + call_.arena.position, call_.map.num_groups);
+  }
+}
+
+//! One warp: D summed over heads for the gate, and the null source's weight and dl of every head.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_position(
+    std::int64_t position)
+{
+  const gradient_map& map = call_.map;
+  const gradient_arena& arena = call_.arena;
+  const int num_heads = call_.extent.num_heads;
+  const int thread = static_cast<int>(threadIdx.x) % 32;
+  const accumulate* const groups = arena_ + arena.position;
+  accumulate gate_gradient = 0;
+  accumulate bias_gradient = 0;
+  for (int first = 0; first < num_heads; first += (32 >> map.finish_shift)) {
+    const int head = first + (thread >> map.finish_shift);
+    const accumulate dot = detail::head_sum(groups, map, head, num_heads);
+    const accumulate product = detail::head_sum(groups + map.num_groups, map, head, num_heads);
+    if (head >= num_heads || (thread & (map.finish_lanes - 1)) != 0) { continue; }
+    gate_gradient += dot;
+    if (call_.num_null > 0) {
+      const accumulate logit = head_memory(arena.null_heads, 1)[head];
+      const accumulate weight = weight_of(logit, lse_of(position, head));
+      const bool open = gate_ != 0 && weight != 0;
+      const accumulate dl =
+          open && num_sources_ > 1 ? gate_ * weight * (product - dot) : accumulate{0};
+      head_memory(arena.null_heads, 2)[head] = open ? gate_ * weight : accumulate{0};
+      head_memory(arena.null_heads, 3)[head] += dl;
+      bias_gradient += dl;
+    }
+  }
+  gate_gradient = detail::warp_sum(gate_gradient);
+  bias_gradient = detail::warp_sum(bias_gradient);
+  if (thread == 0) {
+    arena_[arena.scalars + gate_sum] += gate_gradient;
+    if (call_.partials.bias != nullptr && call_.num_null > 0) {
+      arena_[arena.bias] += bias_gradient;
+    }
+  }
+}
+
+}  // namespace block
+MHAR_NAMESPACE_END

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The backward's kernels for rows of double.
+#include "device/device_route_gradient.cuh"
+
+MHAR_TEST_ROUTE_GRADIENT(, double)
