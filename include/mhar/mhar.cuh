@@ -2,14 +2,21 @@
 //! Everything for the CUDA compiler: all of mhar.hpp, the block collectives and the launchers.
 #pragma once
 
+#include <mhar/block/advance_any.cuh>
+#include <mhar/block/fold_sites.cuh>
+#include <mhar/block/gather_any.cuh>
+#include <mhar/block/output_gradient_any.cuh>
 #include <mhar/block/parameter_sums.cuh>
+#include <mhar/block/reduce_sites.cuh>
 #include <mhar/block/route_gradient.cuh>
 #include <mhar/block/route_gradient_params.cuh>
 #include <mhar/block/route_parameters.cuh>
 #include <mhar/block/row_pointers.cuh>
+#include <mhar/device/backend.cuh>
 #include <mhar/device/context.cuh>
 #include <mhar/device/route.cuh>
 #include <mhar/device/route_gradient.cuh>
+#include <mhar/device/sweep.cuh>
 #include <mhar/kernel/route_gradient.cuh>
 #include <mhar/mhar.hpp>
 #include <mhar/tuning/route.hpp>
