@@ -56,7 +56,7 @@ void merge_position(const merge_problem<T>& problem, std::int64_t position,
       scratch.parts[kept] = problem.parts.at(i, position);
       ++kept;
     }
-    combine(weight_matrix<accumulate>{scratch.weights, 0, 1}, 1, scratch.parts, kept,
+    combine(weight_matrix<accumulate>{scratch.weights, 0, 1}, 1, row_range<T>{scratch.parts, kept},
             columns{h * width, width}, &scratch.mix, h * width);
     if (problem.lse != nullptr) { problem.lse[entry] = lse; }
   }

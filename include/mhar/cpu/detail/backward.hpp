@@ -50,7 +50,7 @@ struct backward_tile
   accumulate* inverse_rms;
   accumulate* head_sums;  // c, added to
   int* bias_entries;
-  accumulate** sums;  // [d] A + r B, added to; null when no row's gradient is wanted
+  accumulate** sums;  // [d] A + r B, added to
   accumulate* sum_values;
   // Of the pairs over one head, [C][R]:
   accumulate* scores;    // <w, s>, then r dl
@@ -67,15 +67,26 @@ struct backward_tile
 template <class T, class Upstream>
 void pair_products(const backward_tile<T, Upstream>& tile, columns head) noexcept
 {
-  dots(tile.queries, tile.num_calls, tile.rows, tile.num_rows, head, tile.scores, tile.num_rows);
-  dots(tile.upstream, tile.num_calls, tile.rows, tile.num_rows, head, tile.products, tile.num_rows);
+  using accumulate = accumulate_t<T>;
+  const row_range<T> rows{tile.rows, tile.num_rows};
+  bool together = false;
+  if constexpr (std::is_same_v<Upstream, accumulate>) {
+    // One call whose w and do are of one type: both meet a row at once. The sums are the same.
+    together = tile.num_calls == 1;
+    const accumulate* const both[2] = {tile.queries[0], tile.upstream[0]};
+    if (together) { dots(both, 2, rows, head, tile.scores, tile.products - tile.scores); }
+  }
+  if (!together) {
+    dots(tile.queries, tile.num_calls, rows, head, tile.scores, tile.num_rows);
+    dots(tile.upstream, tile.num_calls, rows, head, tile.products, tile.num_rows);
+  }
   if (tile.rounding == key_rounding::storage) {
-    dots(tile.queries, tile.num_calls, tile.rows, tile.num_rows, head, tile.logits, tile.num_rows,
+    dots(tile.queries, tile.num_calls, rows, head, tile.logits, tile.num_rows,
          rounded_key<T>{tile.inverse_rms});
   }
   else if (tile.rounding == key_rounding::storage_twice) {
     const accumulate_t<T>* const query = tile.unfolded.query;
-    dots(&query, 1, tile.rows, tile.num_rows, head, tile.logits, tile.num_rows,
+    dots(&query, 1, rows, head, tile.logits, tile.num_rows,
          twice_rounded_key<T>{tile.inverse_rms, tile.unfolded.norm_weight});
   }
 }
@@ -113,11 +124,22 @@ void pair_factors(const backward_tile<T, Upstream>& tile, int head) noexcept
   }
 }
 
+//! Adds the rows' part of dw over a head where keys are rounded: dw sees the key as the logit did.
+template <class T, class Upstream>
+void add_rounded_keys(const backward_tile<T, Upstream>& tile, columns head) noexcept
+{
+  if (tile.query_sums == nullptr) { return; }
+  combine(weight_matrix<accumulate_t<T>>{tile.logits, tile.num_rows, 1}, tile.num_calls,
+          row_range<T>{tile.rows, tile.num_rows}, head, tile.query_sums, head.begin,
+          rounded_key<T>{tile.inverse_rms});
+}
+
 //! One position: adds every call to every row's sums, and every row to every query's.
 template <class T, class Upstream>
 void backward_position(const backward_tile<T, Upstream>& tile, const shape& extent) noexcept
 {
-  using weights = weight_matrix<accumulate_t<T>>;
+  using accumulate = accumulate_t<T>;
+  using weights = weight_matrix<accumulate>;
   const std::int64_t width = extent.head_width();
   const int calls = tile.num_calls;
   const int rows = tile.num_rows;
@@ -125,20 +147,14 @@ void backward_position(const backward_tile<T, Upstream>& tile, const shape& exte
     const columns head{h * width, width};
     pair_products(tile, head);
     pair_factors(tile, h);
-    if (tile.sums != nullptr) {
-      combine(weights{tile.products, 1, rows}, rows, tile.upstream, calls, head, tile.sums,
-              head.begin);
-      combine(weights{tile.scores, 1, rows}, rows, tile.queries, calls, head, tile.sums,
-              head.begin);
-    }
-    if (tile.query_sums == nullptr) { continue; }
-    if (tile.rounding == key_rounding::none) {
-      combine(weights{tile.scores, rows, 1}, calls, tile.rows, rows, head, tile.query_sums,
-              head.begin);
-    }
-    else {
-      combine(weights{tile.logits, rows, 1}, calls, tile.rows, rows, head, tile.query_sums,
-              head.begin, rounded_key<T>{tile.inverse_rms});
+    combine(weights{tile.products, 1, rows}, rows, row_range<Upstream>{tile.upstream, calls}, head,
+            tile.sums, head.begin);
+    combine(weights{tile.scores, 1, rows}, rows, row_range<accumulate>{tile.queries, calls}, head,
+            tile.sums, head.begin);
+    if (tile.rounding != key_rounding::none) { add_rounded_keys(tile, head); }
+    else if (tile.query_sums != nullptr) {
+      combine(weights{tile.scores, rows, 1}, calls, row_range<T>{tile.rows, rows}, head,
+              tile.query_sums, head.begin);
     }
   }
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <mhar/cpu/detail/backward.hpp>
+#include <mhar/cpu/detail/row_gradients.hpp>
 #include <mhar/cpu/detail/single_call.hpp>
 
 MHAR_NAMESPACE_BEGIN
@@ -17,11 +18,15 @@ struct call_backward_scratch
 
   call_backward_scratch(arena& memory, const shape& extent, int num_rows)
       : forward{memory, extent.width, extent.num_heads, 1, num_rows},
-        tile{memory, extent.width, num_rows, 1},
+        tile{memory, 0, num_rows, 1},  // its sums are not used
         null{memory, extent.width, extent.num_heads},
         gradient{memory.take<accumulate>(extent.width)},
         combined{memory.take<accumulate>(extent.width)},
-        dot_sums{memory.take<accumulate>(extent.num_heads)}
+        dot_sums{memory.take<accumulate>(extent.num_heads)},
+        scores{memory.take<accumulate>(std::int64_t{extent.num_heads} * num_rows)},
+        products{memory.take<accumulate>(std::int64_t{extent.num_heads} * num_rows)},
+        self{memory.take<accumulate>(num_rows)},
+        out{memory.take<void*>(num_rows)}
   {
   }
 
@@ -31,6 +36,10 @@ struct call_backward_scratch
   accumulate* gradient;  // [d] dy, then do
   accumulate* combined;  // [d] o
   accumulate* dot_sums;  // [H] D
+  accumulate* scores;    // [H][R] as the tile's, of all heads
+  accumulate* products;  // [H][R]
+  accumulate* self;      // [R] -(r^2/d) c
+  void** out;            // [R] where the rows' gradients go
 };
 
 template <class T>
@@ -82,7 +91,9 @@ public:
     detail::prepare<T>(scratch.null, site_, problem_.extent,
                        static_cast<accumulate>(problem_.site.eps), problem_.site.rounding);
     prepare_tile(scratch, sums);
-    for (std::int64_t p = positions.begin; p < positions.end; ++p) { position(p, scratch, sums); }
+    for (std::int64_t p = positions.begin; p < positions.end; ++p) {
+      position(p, p + 1 < positions.end ? problem_.rows.position_stride : 0, scratch, sums);
+    }
     if (scratch.null.active) { finish_chunk(scratch.null, site_, problem_.extent, sums); }
   }
 
@@ -117,14 +128,10 @@ private:
     tile.partials[0] = sums;
     tile.query_sums[0] = sums.query;
     if (sums.query == nullptr) { tile.query_sums = nullptr; }
-    for (int m = 0; m < problem_.num_rows; ++m) {
-      tile.sums[m] = tile.sum_values + m * problem_.extent.width;
-      tile.bias_entries[m] = m;
-    }
-    if (!problem_.row_gradients) { tile.sums = nullptr; }
+    for (int m = 0; m < problem_.num_rows; ++m) { tile.bias_entries[m] = m; }
   }
 
-  void position(std::int64_t p, call_backward_scratch<T>& scratch,
+  void position(std::int64_t p, std::int64_t ahead, call_backward_scratch<T>& scratch,
                 const call_partials<accumulate>& sums) const noexcept
   {
     const shape& extent = problem_.extent;
@@ -132,7 +139,7 @@ private:
     backward_tile<T, accumulate>& tile = scratch.tile;
     accumulate* const mix = scratch.forward.sums[0];
     if (recompute_) {
-      forward_position(pass_, call_extras<T>{single_.unfolded}, p, scratch.forward);
+      forward_position(pass_, call_extras<T>{single_.unfolded}, p, 0, scratch.forward);
     }
     else {
       gather_rows(pass_, p, scratch.forward);
@@ -163,29 +170,67 @@ private:
       add_position(scratch.null, site_, extent, scratch.gradient, tile.lse[0], scratch.dot_sums,
                    sums);
     }
-    rows(p, scratch);
+    rows(p, ahead, scratch);
   }
 
-  void rows(std::int64_t p, call_backward_scratch<T>& scratch) const noexcept
+  //! The rows, twice: first the factors of all heads, because c is a sum over heads, then the gradients.
+  void rows(std::int64_t p, std::int64_t ahead, call_backward_scratch<T>& scratch) const noexcept
   {
     const shape& extent = problem_.extent;
+    const std::int64_t width = extent.head_width();
     backward_tile<T, accumulate>& tile = scratch.tile;
-    for (int m = 0; m < problem_.num_rows; ++m) {
-      tile.rows[m] = scratch.forward.rows[m];
-      tile.inverse_rms[m] = scratch.forward.inverse_rms[m];
-      tile.head_sums[m] = 0;
-      if (tile.sums != nullptr) {
-        std::fill(tile.sums[m], tile.sums[m] + extent.width, accumulate{0});
-      }
+    const int num_rows = tile.num_rows;
+    std::copy(scratch.forward.rows, scratch.forward.rows + num_rows, tile.rows);
+    std::copy(scratch.forward.inverse_rms, scratch.forward.inverse_rms + num_rows,
+              tile.inverse_rms);
+    std::fill(tile.head_sums, tile.head_sums + num_rows, accumulate{0});
+    for (int h = 0; h < extent.num_heads; ++h) {
+      tile.scores = scratch.scores + std::int64_t{h} * num_rows;
+      tile.products = scratch.products + std::int64_t{h} * num_rows;
+      const columns head{h * width, width};
+      pair_products(tile, head);
+      pair_factors(tile, h);
+      if (tile.rounding != key_rounding::none) { add_rounded_keys(tile, head); }
     }
-    backward_position(tile, extent);
-    if (tile.sums == nullptr) { return; }
-    for (int m = 0; m < problem_.num_rows; ++m) {
-      const matrix out = problem_.row_gradients.row(m);
-      if (!out) { continue; }
-      finish_row(tile.sums[m], tile.head_sums[m], tile.inverse_rms[m], tile.rows[m], extent);
-      write(out, p, tile.sums[m], extent.width);
+    const auto full_width = static_cast<accumulate>(extent.full_width());
+    for (int m = 0; m < num_rows; ++m) {
+      const accumulate inverse = tile.inverse_rms[m];
+      scratch.self[m] = -inverse * (inverse * tile.head_sums[m]) / full_width;
     }
+    write_rows(p, ahead, scratch);
+  }
+
+  void write_rows(std::int64_t p, std::int64_t ahead,
+                  const call_backward_scratch<T>& scratch) const noexcept
+  {
+    const shape& extent = problem_.extent;
+    const std::int64_t width = extent.head_width();
+    const backward_tile<T, accumulate>& tile = scratch.tile;
+    const bool rounded = tile.rounding != key_rounding::none;
+    const call_vectors<accumulate> vectors{
+        scratch.gradient, site_.query,
+        tile.query_sums == nullptr || rounded ? nullptr : tile.query_sums[0]};
+    const gradient_rows& wanted = problem_.row_gradients;
+    for (int m = 0; m < tile.num_rows; ++m) {
+      const matrix out = wanted ? wanted.row(m) : matrix{};
+      scratch.out[m] =
+          out ? static_cast<char*>(out.data) + p * out.position_stride * size_of(out.type)
+              : nullptr;
+    }
+    const streamed_range<T> rows{tile.rows, tile.num_rows, ahead};
+    const gradient_targets targets{scratch.out, ahead == 0 ? 0 : wanted.position_stride};
+    with_type(wanted.type, [&](auto tag) {
+      using out_type = typename decltype(tag)::type;
+      with_mode(wanted.mode, [&](auto mode) {
+        for (int h = 0; h < extent.num_heads; ++h) {
+          const std::int64_t first = std::int64_t{h} * tile.num_rows;
+          const row_factors<accumulate> factors{scratch.products + first, scratch.scores + first,
+                                                scratch.self};
+          row_gradients<out_type, decltype(mode)::value>(rows, targets, factors, vectors,
+                                                         columns{h * width, width});
+        }
+      });
+    });
   }
 
   const route_gradient_problem<T>& problem_;

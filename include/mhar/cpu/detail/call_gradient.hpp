@@ -68,7 +68,7 @@ template <class Accumulate, class X, class Y>
 [[nodiscard]] Accumulate dot(const X* a, const Y* b, std::int64_t count) noexcept
 {
   Accumulate result;
-  dots(&a, 1, &b, 1, columns{0, count}, &result, 1);
+  dots(&a, 1, row_range<Y>{&b, 1}, columns{0, count}, &result, 1);
   return result;
 }
 

@@ -14,49 +14,82 @@ struct weight_matrix
   const Accumulate* values;
   std::int64_t member_stride;
   std::int64_t row_stride;
+
+  [[nodiscard]] weight_matrix from_member(std::int64_t j) const noexcept
+  {
+    return {values + j * member_stride, member_stride, row_stride};
+  }
 };
 
-template <int Members, class Accumulate, class T, class Key>
-MHAR_FORCE_INLINE void combine_block(weight_matrix<Accumulate> weights, const T* const* rows,
-                                     int num_rows, columns head, const Key& key, int first,
-                                     Accumulate* const* sums, std::int64_t sum_column) noexcept
+//! `Blocks` blocks of columns of `Members` sums at a time. More than one block hides the latency of the additions where there are
+//! few members; no sum depends on it.
+template <int Members, int Blocks, class Accumulate, class Range, class Key, class Part>
+MHAR_FORCE_INLINE void combine_block(const weight_matrix<Accumulate>& weights, const Range& rows,
+                                     std::int64_t column, const Key& key, Accumulate* const* sums,
+                                     std::int64_t sum_column, Part part) noexcept
 {
-  const Accumulate* const values = weights.values + first * weights.member_stride;
-  for_each_block<Accumulate>(head.count, [&](std::int64_t k, auto part) {
-    lanes<Accumulate> members[std::size_t{Members}];
-    for (int j = 0; j < Members; ++j) {
-      load<Accumulate>(members[j], sums[first + j] + sum_column + k, part);
+  constexpr auto step = static_cast<std::int64_t>(num_lanes<Accumulate>);
+  lanes<Accumulate> members[std::size_t{Members}][std::size_t{Blocks}];
+  for (int j = 0; j < Members; ++j) {
+    for (int b = 0; b < Blocks; ++b) {
+      load<Accumulate>(members[j][b], sums[j] + sum_column + b * step, part);
     }
-    for (int n = 0; n < num_rows; ++n) {
+  }
+  for (int n = 0; n < rows.count; ++n) {
+    for (int b = 0; b < Blocks; ++b) {
+      const auto* const from = rows.pointers[n] + column + b * step;
+      rows.fetch_ahead(from);
       lanes<Accumulate> row;
-      load<Accumulate>(row, rows[n] + head.begin + k, part);
-      key.template operator()<Accumulate>(row, n, head.begin + k, part);
+      load<Accumulate>(row, from, part);
+      key.template operator()<Accumulate>(row, n, column + b * step, part);
       for (int j = 0; j < Members; ++j) {
-        members[j] += values[j * weights.member_stride + n * weights.row_stride] * row;
+        members[j][b] += weights.values[j * weights.member_stride + n * weights.row_stride] * row;
       }
     }
-    for (int j = 0; j < Members; ++j) {
-      store<Accumulate>(sums[first + j] + sum_column + k, members[j], part);
+  }
+  for (int j = 0; j < Members; ++j) {
+    for (int b = 0; b < Blocks; ++b) {
+      store<Accumulate>(sums[j] + sum_column + b * step, members[j][b], part);
     }
+  }
+}
+
+template <int Members, class Accumulate, class Range, class Key>
+void combine_members(const weight_matrix<Accumulate>& weights, const Range& rows, columns head,
+                     const Key& key, Accumulate* const* sums, std::int64_t sum_column) noexcept
+{
+  constexpr auto step = static_cast<std::int64_t>(num_lanes<Accumulate>);
+  std::int64_t k = 0;
+  if constexpr (Members < 4) {
+    for (; k + 4 * step <= head.count; k += 4 * step) {
+      combine_block<Members, 4>(weights, rows, head.begin + k, key, sums, sum_column + k, whole{});
+    }
+  }
+  for (; k + 2 * step <= head.count; k += 2 * step) {
+    combine_block<Members, 2>(weights, rows, head.begin + k, key, sums, sum_column + k, whole{});
+  }
+  for_each_block<Accumulate>(head.count - k, [&](std::int64_t i, auto part) {
+    combine_block<Members, 1>(weights, rows, head.begin + k + i, key, sums, sum_column + k + i,
+                              part);
   });
 }
 
 //! sums[j][sum_column + k] += sum_n weight(j, n) key(row n)[head.begin + k], rows added in order.
-template <class Accumulate, class T, class Key = plain_key>
-void combine(weight_matrix<Accumulate> weights, int num_members, const T* const* rows, int num_rows,
+template <class Accumulate, class Range, class Key = plain_key>
+void combine(const weight_matrix<Accumulate>& weights, int num_members, const Range& rows,
              columns head, Accumulate* const* sums, std::int64_t sum_column,
              const Key& key = {}) noexcept
 {
-  if (num_rows == 0) { return; }
+  if (rows.count == 0) { return; }
   int j = 0;
   for (; j + 4 <= num_members; j += 4) {
-    combine_block<4>(weights, rows, num_rows, head, key, j, sums, sum_column);
+    combine_members<4>(weights.from_member(j), rows, head, key, sums + j, sum_column);
   }
   for (; j + 2 <= num_members; j += 2) {
-    combine_block<2>(weights, rows, num_rows, head, key, j, sums, sum_column);
+    combine_members<2>(weights.from_member(j), rows, head, key, sums + j, sum_column);
   }
   for (; j < num_members; ++j) {
-    combine_block<1>(weights, rows, num_rows, head, key, j, sums, sum_column);
+    combine_members<1>(weights.from_member(j), rows, head, key, sums + j, sum_column);
   }
 }
 

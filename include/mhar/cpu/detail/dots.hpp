@@ -54,6 +54,28 @@ struct twice_rounded_key
   }
 };
 
+//! Rows at one position: row n starts at pointers[n].
+template <class T>
+struct row_range
+{
+  const T* const* pointers;
+  int count;
+
+  MHAR_FORCE_INLINE void fetch_ahead(const T*) const noexcept {}
+};
+
+//! Rows that will be met again at the next position, `ahead` elements further: while one position is worked on, the next is
+//! fetched into the cache.
+template <class T>
+struct streamed_range
+{
+  const T* const* pointers;
+  int count;
+  std::int64_t ahead;
+
+  MHAR_FORCE_INLINE void fetch_ahead(const T* now) const noexcept { prefetch(now + ahead); }
+};
+
 //! Columns [begin, begin + count): those of one head.
 struct columns
 {
@@ -61,8 +83,8 @@ struct columns
   std::int64_t count;
 };
 
-template <int Queries, int Rows, class Accumulate, class X, class Y, class Key>
-MHAR_FORCE_INLINE void dot_block(const X* const* queries, const Y* const* rows, int first_row,
+template <int Queries, int Rows, class Accumulate, class X, class Range, class Key>
+MHAR_FORCE_INLINE void dot_block(const X* const* queries, const Range& rows, int first_row,
                                  columns head, const Key& key, Accumulate* out,
                                  std::int64_t out_stride) noexcept
 {
@@ -73,7 +95,9 @@ MHAR_FORCE_INLINE void dot_block(const X* const* queries, const Y* const* rows, 
     for (int q = 0; q < Queries; ++q) { load<Accumulate>(query[q], queries[q] + column, part); }
     for (int n = 0; n < Rows; ++n) {
       lanes<Accumulate> row;
-      load<Accumulate>(row, rows[first_row + n] + column, part);
+      const auto* const from = rows.pointers[first_row + n] + column;
+      rows.fetch_ahead(from);
+      load<Accumulate>(row, from, part);
       key.template operator()<Accumulate>(row, first_row + n, column, part);
       for (int q = 0; q < Queries; ++q) { sums[q][n] += query[q] * row; }
     }
@@ -85,49 +109,69 @@ MHAR_FORCE_INLINE void dot_block(const X* const* queries, const Y* const* rows, 
   }
 }
 
-template <int Queries, class Accumulate, class X, class Y, class Key>
-void dot_rows(const X* const* queries, const Y* const* rows, int first_row, int end_row,
-              columns head, const Key& key, Accumulate* out, std::int64_t out_stride) noexcept
+template <int Queries, class Accumulate, class X, class Range, class Key>
+void dot_rows(const X* const* queries, const Range& rows, int first_row, int end_row, columns head,
+              const Key& key, Accumulate* out, std::int64_t out_stride) noexcept
 {
-  constexpr int block = Queries >= 4 ? 2 : 4;
   int n = first_row;
-  for (; n + block <= end_row; n += block) {
-    dot_block<Queries, block>(queries, rows, n, head, key, out, out_stride);
+  if constexpr (Queries == 1) {
+    for (; n + 8 <= end_row; n += 8) {
+      dot_block<Queries, 8>(queries, rows, n, head, key, out, out_stride);
+    }
+  }
+  if constexpr (Queries <= 2) {
+    for (; n + 4 <= end_row; n += 4) {
+      dot_block<Queries, 4>(queries, rows, n, head, key, out, out_stride);
+    }
+  }
+  for (; n + 2 <= end_row; n += 2) {
+    dot_block<Queries, 2>(queries, rows, n, head, key, out, out_stride);
   }
   for (; n < end_row; ++n) { dot_block<Queries, 1>(queries, rows, n, head, key, out, out_stride); }
 }
 
 //! out[q*out_stride + n] = <query q, key(row n)> over a head's columns. Blocks of queries and rows share their loads; the
 //! blocking does not enter the order of any sum.
-template <class Accumulate, class X, class Y, class Key = plain_key>
-void dots(const X* const* queries, int num_queries, const Y* const* rows, int num_rows,
-          columns head, Accumulate* out, std::int64_t out_stride, const Key& key = {}) noexcept
+template <class Accumulate, class X, class Range, class Key = plain_key>
+void dots(const X* const* queries, int num_queries, const Range& rows, columns head,
+          Accumulate* out, std::int64_t out_stride, const Key& key = {}) noexcept
 {
   int q = 0;
   for (; q + 4 <= num_queries; q += 4) {
-    dot_rows<4>(queries + q, rows, 0, num_rows, head, key, out + q * out_stride, out_stride);
+    dot_rows<4>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
   }
   for (; q + 2 <= num_queries; q += 2) {
-    dot_rows<2>(queries + q, rows, 0, num_rows, head, key, out + q * out_stride, out_stride);
+    dot_rows<2>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
   }
   for (; q < num_queries; ++q) {
-    dot_rows<1>(queries + q, rows, 0, num_rows, head, key, out + q * out_stride, out_stride);
+    dot_rows<1>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
   }
 }
 
-//! The sum of squares of `count` elements, each divided by `unit` first.
+//! The sum of squares of `count` elements, each multiplied by `factor` first.
 template <class Accumulate, class T>
-[[nodiscard]] Accumulate sum_of_squares(const T* row, std::int64_t count, Accumulate unit) noexcept
+[[nodiscard]] Accumulate sum_of_squares(const T* row, std::int64_t count,
+                                        Accumulate factor) noexcept
 {
-  const Accumulate factor = 1 / unit;
-  lanes<Accumulate> sum = {};
-  for_each_block<Accumulate>(count, [&](std::int64_t k, auto part) {
+  // Four sums, because one addition would wait for the one before it.
+  constexpr std::int64_t step = static_cast<std::int64_t>(num_lanes<Accumulate>);
+  lanes<Accumulate> sums[4] = {};
+  const auto add = [&](lanes<Accumulate>& sum, std::int64_t k, auto part) {
     lanes<Accumulate> values;
     load<Accumulate>(values, row + k, part);
     values = factor * values;
     sum += values * values;
-  });
-  return total<Accumulate>(sum);
+  };
+  std::int64_t k = 0;
+  for (; k + 4 * step <= count; k += 4 * step) {
+    for (std::int64_t i = 0; i < 4; ++i) { add(sums[i], k + i * step, whole{}); }
+  }
+  for_each_block<Accumulate>(count - k,
+                             [&](std::int64_t i, auto part) { add(sums[0], k + i, part); });
+  sums[0] += sums[1];
+  sums[2] += sums[3];
+  sums[0] += sums[2];
+  return total<Accumulate>(sums[0]);
 }
 
 template <class Accumulate, class T>
@@ -149,7 +193,7 @@ template <class Accumulate, class T>
   const Accumulate sum = sum_of_squares<Accumulate>(row, width, Accumulate{1});
   if (sum <= std::numeric_limits<Accumulate>::max()) { return 1 / std::sqrt(sum / count + eps); }
   const Accumulate unit = largest_magnitude<Accumulate>(row, width);
-  const Accumulate scaled = sum_of_squares<Accumulate>(row, width, unit);
+  const Accumulate scaled = sum_of_squares<Accumulate>(row, width, 1 / unit);
   return 1 / std::sqrt(scaled / count + eps / unit / unit) / unit;
 }
 

@@ -17,7 +17,8 @@ void null_scores(const shape& extent, const accumulate_t<T>* query,
 {
   const std::int64_t width = extent.head_width();
   for (int h = 0; h < extent.num_heads; ++h) {
-    dots(&query, 1, &null_source, 1, columns{h * width, width}, scores + h, 1, key);
+    dots(&query, 1, row_range<accumulate_t<T>>{&null_source, 1}, columns{h * width, width},
+         scores + h, 1, key);
     scores[h] *= factor;
   }
 }

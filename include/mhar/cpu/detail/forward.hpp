@@ -80,16 +80,17 @@ void gather_rows(const advance_problem<T>& problem, std::int64_t position,
 //! Logits of the members over one head, [members][stride]; only the first member meets a private row.
 template <class T>
 void head_logits(const advance_problem<T>& problem, const call_extras<T>& extras, columns head,
-                 int stride, const forward_scratch<T>& scratch) noexcept
+                 std::int64_t ahead, const forward_scratch<T>& scratch) noexcept
 {
+  const int stride = problem.num_rows + 1;
   const int members = problem.num_calls;
   const bool has_private = problem.private_row != nullptr;
   const auto products = [&](const auto& key) {
-    dots(scratch.queries, members, scratch.rows, problem.num_rows, head, scratch.weights, stride,
-         key);
+    dots(scratch.queries, members, streamed_range<T>{scratch.rows, problem.num_rows, ahead}, head,
+         scratch.weights, stride, key);
     if (has_private) {
-      dot_rows<1>(scratch.queries, scratch.rows, problem.num_rows, stride, head, key,
-                  scratch.weights, stride);
+      dot_rows<1>(scratch.queries, row_range<T>{scratch.rows, stride}, problem.num_rows, stride,
+                  head, key, scratch.weights, stride);
     }
   };
   switch (problem.sites.rounding) {
@@ -144,9 +145,11 @@ template <class T>
 }
 
 //! One position of a forward pass: kept states are written, a finished first call's mix is left in sums[0], its lse in lse.
+//! `ahead` is the distance to the rows of the position that comes next, or 0.
 template <class T>
 void forward_position(const advance_problem<T>& problem, const call_extras<T>& extras,
-                      std::int64_t position, const forward_scratch<T>& scratch) noexcept
+                      std::int64_t position, std::int64_t ahead,
+                      const forward_scratch<T>& scratch) noexcept
 {
   using accumulate = accumulate_t<T>;
   const shape& extent = problem.extent;
@@ -158,7 +161,7 @@ void forward_position(const advance_problem<T>& problem, const call_extras<T>& e
 
   for (int h = 0; h < extent.num_heads; ++h) {
     const columns head{h * width, width};
-    head_logits(problem, extras, head, stride, scratch);
+    head_logits(problem, extras, head, ahead, scratch);
     for (int g = 0; g < members; ++g) {
       accumulate* const weights = scratch.weights + std::int64_t{g} * stride;
       const bool first = finishes && g == 0;
@@ -168,8 +171,10 @@ void forward_position(const advance_problem<T>& problem, const call_extras<T>& e
       accumulate* const values = scratch.sums[g] + head.begin;
       if (carried.values == nullptr) { std::fill(values, values + width, accumulate{0}); }
       else {
-        with_type(carried.values, carried.type,
-                  [&](const auto* from) { scale_row(values, sum.carried, from, width); });
+        with_type(carried.type, [&](auto tag) {
+          scale_row(values, sum.carried,
+                    static_cast<const typename decltype(tag)::type*>(carried.values), width);
+        });
       }
       if (first) {
         scratch.lse[h] = sum.lse;
@@ -187,11 +192,11 @@ void forward_position(const advance_problem<T>& problem, const call_extras<T>& e
             sum.lse;
       }
     }
-    combine(weight_matrix<accumulate>{scratch.weights, stride, 1}, members, scratch.rows,
-            problem.num_rows, head, scratch.sums, head.begin);
+    combine(weight_matrix<accumulate>{scratch.weights, stride, 1}, members,
+            row_range<T>{scratch.rows, problem.num_rows}, head, scratch.sums, head.begin);
     if (problem.private_row != nullptr) {
       combine(weight_matrix<accumulate>{scratch.weights + problem.num_rows, stride, 1}, 1,
-              scratch.rows + problem.num_rows, 1, head, scratch.sums, head.begin);
+              row_range<T>{scratch.rows + problem.num_rows, 1}, head, scratch.sums, head.begin);
     }
   }
 
@@ -226,7 +231,8 @@ void forward_chunk(const advance_problem<T>& problem, const call_extras<T>& extr
   const int num_heads = problem.extent.num_heads;
   prepare(problem, extras, scratch);
   for (std::int64_t position = positions.begin; position < positions.end; ++position) {
-    forward_position(problem, extras, position, scratch);
+    const std::int64_t ahead = position + 1 < positions.end ? problem.rows.position_stride : 0;
+    forward_position(problem, extras, position, ahead, scratch);
     if (problem.end == pass_end::keep_all) { continue; }
     if (problem.outputs.lse != nullptr) {
       std::copy(scratch.lse, scratch.lse + num_heads, problem.outputs.lse + position * num_heads);

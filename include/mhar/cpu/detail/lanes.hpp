@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 MHAR_NAMESPACE_BEGIN
 namespace cpu::detail {
@@ -34,6 +33,7 @@ struct packed
       for (std::size_t i = 0; i < Count; ++i) { values[i] += other.values[i]; }
       return *this;
     }
+    [[nodiscard]] friend type operator+(type a, const type& b) noexcept { return a += b; }
     [[nodiscard]] friend type operator*(type a, const type& b) noexcept
     {
       for (std::size_t i = 0; i < Count; ++i) { a.values[i] *= b.values[i]; }
@@ -60,8 +60,10 @@ struct whole
 {};
 struct rest
 {
-  int count;
+  std::size_t count;
 };
+[[nodiscard]] constexpr std::size_t size(whole, std::size_t all) noexcept { return all; }
+[[nodiscard]] constexpr std::size_t size(rest part, std::size_t) noexcept { return part.count; }
 //! @}
 
 //! Calls visit(k, whole) for every full block of lanes in [0, count), then visit(k, rest) for what remains.
@@ -71,66 +73,7 @@ MHAR_FORCE_INLINE void for_each_block(std::int64_t count, const Visit& visit)
   constexpr auto step = static_cast<std::int64_t>(num_lanes<Accumulate>);
   std::int64_t k = 0;
   for (; k + step <= count; k += step) { visit(k, whole{}); }
-  if (k < count) { visit(k, rest{static_cast<int>(count - k)}); }
-}
-
-//! Widens stored elements; missing lanes are 0.
-template <class Accumulate, class T>
-MHAR_FORCE_INLINE void load(lanes<Accumulate>& out, const T* from, whole) noexcept
-{
-  constexpr std::size_t count = num_lanes<Accumulate>;
-#if defined(__GNUC__)
-  if constexpr (std::is_same_v<T, Accumulate>) {
-    std::memcpy(&out, from, sizeof(out));
-    return;
-  }
-  else if constexpr (std::is_same_v<T, bfloat16> && std::is_same_v<Accumulate, float>) {
-    typename packed<std::uint16_t, count>::type half;
-    std::memcpy(&half, from, sizeof(half));
-    const auto bits = __builtin_convertvector(half, typename packed<std::uint32_t, count>::type)
-                      << 16;
-    std::memcpy(&out, &bits, sizeof(out));
-    return;
-  }
-#endif
-  Accumulate values[count];
-  for (std::size_t i = 0; i < count; ++i) { values[i] = widen<Accumulate>(from[i]); }
-  std::memcpy(&out, values, sizeof(out));
-}
-template <class Accumulate, class T>
-MHAR_FORCE_INLINE void load(lanes<Accumulate>& out, const T* from, rest part) noexcept
-{
-  T padded[num_lanes<Accumulate>] = {};
-  std::memcpy(padded, from, static_cast<std::size_t>(part.count) * sizeof(T));
-  load<Accumulate>(out, padded, whole{});
-}
-
-//! Rounds into storage; missing lanes are left out.
-template <class Accumulate, class T>
-MHAR_FORCE_INLINE void store(T* to, const lanes<Accumulate>& from, whole) noexcept
-{
-  constexpr std::size_t count = num_lanes<Accumulate>;
-  Accumulate values[count];
-  std::memcpy(values, &from, sizeof(from));
-  for (std::size_t i = 0; i < count; ++i) { to[i] = round_to<T>(values[i]); }
-}
-template <class Accumulate, class T>
-MHAR_FORCE_INLINE void store(T* to, const lanes<Accumulate>& from, rest part) noexcept
-{
-  T padded[num_lanes<Accumulate>];
-  store<Accumulate>(padded, from, whole{});
-  std::memcpy(to, padded, static_cast<std::size_t>(part.count) * sizeof(T));
-}
-
-//! Rounds every lane to T's values.
-template <class T, class Accumulate>
-MHAR_FORCE_INLINE void round_lanes(lanes<Accumulate>& values) noexcept
-{
-  if constexpr (!std::is_same_v<T, Accumulate>) {
-    T stored[num_lanes<Accumulate>];
-    store<Accumulate>(stored, values, whole{});
-    load<Accumulate>(values, stored, whole{});
-  }
+  if (k < count) { visit(k, rest{static_cast<std::size_t>(count - k)}); }
 }
 
 //! The sum of all lanes, added in halves.
@@ -156,3 +99,5 @@ total(const typename packed<Accumulate, Count>::type& values) noexcept
 
 }  // namespace cpu::detail
 MHAR_NAMESPACE_END
+
+#include <mhar/cpu/detail/lane_memory.hpp>

@@ -2,7 +2,7 @@
 //! The softmax over sources, with what earlier passes (or the null source) contributed as one more source of known logit.
 #pragma once
 
-#include <mhar/config.hpp>
+#include <mhar/cpu/detail/exponential.hpp>
 
 #include <cmath>
 #include <limits>
@@ -30,12 +30,10 @@ template <class Accumulate>
     for (int n = 0; n < count; ++n) { logits[n] = 0; }
     return {nothing, 0};
   }
-  const Accumulate carried = std::exp(carried_logit - largest);
+  const Accumulate carried = exponential(carried_logit - largest);
+  for (int n = 0; n < count; ++n) { logits[n] = exponential(logits[n] - largest); }
   Accumulate sum = carried;
-  for (int n = 0; n < count; ++n) {
-    logits[n] = std::exp(logits[n] - largest);
-    sum += logits[n];
-  }
+  for (int n = 0; n < count; ++n) { sum += logits[n]; }
   for (int n = 0; n < count; ++n) { logits[n] /= sum; }
   return {largest + std::log(sum), carried / sum};
 }

@@ -8,25 +8,32 @@
 MHAR_NAMESPACE_BEGIN
 namespace cpu::detail {
 
-//! Calls visit with the data as a pointer of its own type.
+//! A type as a value.
+template <class T>
+struct type_tag
+{
+  using type = T;
+};
+
+//! Calls visit with the type_tag of an element.
 template <class Visit>
-void with_type(const void* data, element type, const Visit& visit)
+void with_type(element type, const Visit& visit)
 {
   switch (type) {
-    case element::bfloat16: visit(static_cast<const bfloat16*>(data)); break;
-    case element::float16: visit(static_cast<const float16*>(data)); break;
-    case element::float32: visit(static_cast<const float*>(data)); break;
-    default: visit(static_cast<const double*>(data)); break;
+    case element::bfloat16: visit(type_tag<bfloat16>{}); break;
+    case element::float16: visit(type_tag<float16>{}); break;
+    case element::float32: visit(type_tag<float>{}); break;
+    default: visit(type_tag<double>{}); break;
   }
 }
+
+//! Calls visit with the mode as a constant.
 template <class Visit>
-void with_type(void* data, element type, const Visit& visit)
+void with_mode(update mode, const Visit& visit)
 {
-  switch (type) {
-    case element::bfloat16: visit(static_cast<bfloat16*>(data)); break;
-    case element::float16: visit(static_cast<float16*>(data)); break;
-    case element::float32: visit(static_cast<float*>(data)); break;
-    default: visit(static_cast<double*>(data)); break;
+  if (mode == update::store) { visit(std::integral_constant<update, update::store>{}); }
+  else {
+    visit(std::integral_constant<update, update::accumulate>{});
   }
 }
 
@@ -35,10 +42,11 @@ template <class Accumulate>
 void read(Accumulate* out, const void* data, element type, std::int64_t first,
           std::int64_t count) noexcept
 {
-  with_type(data, type, [&](const auto* from) {
+  with_type(type, [&](auto tag) {
+    const auto* const from = static_cast<const typename decltype(tag)::type*>(data) + first;
     for_each_block<Accumulate>(count, [&](std::int64_t k, auto part) {
       lanes<Accumulate> values;
-      load<Accumulate>(values, from + first + k, part);
+      load<Accumulate>(values, from + k, part);
       store<Accumulate>(out + k, values, part);
     });
   });
@@ -49,25 +57,16 @@ template <class Accumulate>
 void write(void* data, element type, update mode, std::int64_t first, const Accumulate* values,
            std::int64_t count) noexcept
 {
-  with_type(data, type, [&](auto* to) {
-    if (mode == update::accumulate && type == element::float64) {
-      // A double destination keeps what it holds: added in double whatever the accumulation type.
-      for (std::int64_t k = 0; k < count; ++k) {
-        to[first + k] = round_to<std::decay_t<decltype(*to)>>(widen<double>(to[first + k]) +
-                                                              static_cast<double>(values[k]));
-      }
-      return;
-    }
-    for_each_block<Accumulate>(count, [&](std::int64_t k, auto part) {
-      lanes<Accumulate> sum;
-      load<Accumulate>(sum, values + k, part);
-      if (mode == update::accumulate) {
-        lanes<Accumulate> old;
-        load<Accumulate>(old, to + first + k, part);
-        sum += old;
-      }
-      store<Accumulate>(to + first + k, sum, part);
-    });
+  with_type(type, [&](auto tag) {
+    auto* const to = static_cast<typename decltype(tag)::type*>(data) + first;
+    const auto write_all = [&](auto how) {
+      for_each_block<Accumulate>(count, [&](std::int64_t k, auto part) {
+        lanes<Accumulate> block;
+        load<Accumulate>(block, values + k, part);
+        write_lanes<decltype(how)::value, Accumulate>(to + k, block, part);
+      });
+    };
+    with_mode(mode, write_all);
   });
 }
 

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The gradients of all rows of a single call at one position, and the rows' part of dw, in one pass over the rows: with one call
+//! and every c known, nothing needs to be kept in between.
+#pragma once
+
+#include <mhar/cpu/detail/dots.hpp>
+#include <mhar/types/view.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace cpu::detail {
+
+//! What row m enters the gradients with over one head: ds = call * do + query * w + self * s,  dw += query * s.
+template <class Accumulate>
+struct row_factors
+{
+  const Accumulate* call;   // [R] alpha a
+  const Accumulate* query;  // [R] r dl
+  const Accumulate*
+      self;  // [R] -(r^2/d) c; where r^2 underflows, this term is below the rounding of the others
+};
+
+//! The two vectors that every row's gradient is made of, and where dw is added up; all over the width.
+template <class Accumulate>
+struct call_vectors
+{
+  const Accumulate* gradient;  // do
+  const Accumulate* query;     // w
+  Accumulate* query_sum;       // dw, or null when not wanted
+};
+
+//! Where the rows' gradients go: void* out[R], null for one that is not wanted, and the elements to the next position, or 0.
+struct gradient_targets
+{
+  void* const* out;
+  std::int64_t ahead;
+};
+
+//! One row with its factors, copied so that the compiler need not read them again after every store.
+template <class Accumulate, class T, class Out>
+struct row_with_factors
+{
+  const T* row;
+  Out* out;
+  Accumulate call;
+  Accumulate query;
+  Accumulate self;
+};
+
+//! `Rows` rows, over a head's columns; without their gradients when Out is void.
+template <int Rows, class Out, update Mode, class Accumulate, class T>
+void row_gradient_block(const streamed_range<T>& rows, const gradient_targets& to,
+                        const row_factors<Accumulate>& factors,
+                        const call_vectors<Accumulate>& vectors, int first_row,
+                        columns head) noexcept
+{
+  row_with_factors<Accumulate, T, Out> members[std::size_t{Rows}];
+  for (int m = 0; m < Rows; ++m) {
+    const int n = first_row + m;
+    members[m] = {rows.pointers[n], static_cast<Out*>(to.out[n]), factors.call[n], factors.query[n],
+                  factors.self[n]};
+  }
+  const Accumulate* const gradients = vectors.gradient;
+  const Accumulate* const queries = vectors.query;
+  Accumulate* const query_sums = vectors.query_sum;
+  const std::int64_t out_ahead = to.ahead;
+  const streamed_range<T> range = rows;
+  for_each_block<Accumulate>(head.count, [&](std::int64_t k, auto part) {
+    const std::int64_t column = head.begin + k;
+    lanes<Accumulate> gradient;
+    lanes<Accumulate> query;
+    lanes<Accumulate> query_sum = {};
+    load<Accumulate>(gradient, gradients + column, part);
+    load<Accumulate>(query, queries + column, part);
+    if (query_sums != nullptr) { load<Accumulate>(query_sum, query_sums + column, part); }
+    for (int m = 0; m < Rows; ++m) {
+      lanes<Accumulate> row;
+      load<Accumulate>(row, members[m].row + column, part);
+      range.fetch_ahead(members[m].row + column);
+      query_sum += members[m].query * row;
+      if constexpr (!std::is_void_v<Out>) {
+        lanes<Accumulate> sum = members[m].call * gradient;
+        sum += members[m].query * query;
+        sum += members[m].self * row;
+        prefetch(members[m].out + column + out_ahead);
+        write_lanes<Mode, Accumulate>(members[m].out + column, sum, part);
+      }
+    }
+    if (query_sums != nullptr) { store<Accumulate>(query_sums + column, query_sum, part); }
+  });
+}
+
+//! Every row over a head's columns; gradients are of element Out.
+template <class Out, update Mode, class Accumulate, class T>
+void row_gradients(const streamed_range<T>& rows, const gradient_targets& to,
+                   const row_factors<Accumulate>& factors, const call_vectors<Accumulate>& vectors,
+                   columns head) noexcept
+{
+  int m = 0;
+  for (; m + 4 <= rows.count; m += 4) {
+    const bool all = to.out[m] != nullptr && to.out[m + 1] != nullptr && to.out[m + 2] != nullptr &&
+                     to.out[m + 3] != nullptr;
+    if (!all) { break; }
+    row_gradient_block<4, Out, Mode>(rows, to, factors, vectors, m, head);
+  }
+  for (; m < rows.count; ++m) {
+    if (to.out[m] != nullptr) {
+      row_gradient_block<1, Out, Mode>(rows, to, factors, vectors, m, head);
+    }
+    else if (vectors.query_sum != nullptr) {
+      row_gradient_block<1, void, Mode>(rows, to, factors, vectors, m, head);
+    }
+  }
+}
+
+}  // namespace cpu::detail
+MHAR_NAMESPACE_END
