@@ -2,8 +2,9 @@
 //! Sums over the width in a fixed order: butterflies in groups of lanes, groups of a head by the lanes of one warp.
 #pragma once
 
-#include <mhar/block/detail/group_sums.cuh>
+#include <mhar/block/detail/block_sum.cuh>
 #include <mhar/block/route_gradient_params.cuh>
+#include <mhar/thread/vector.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
@@ -22,14 +23,20 @@ __device__ __forceinline__ void butterfly(Accumulate (&sums)[Count], int lanes)
   }
 }
 
-template <class Accumulate>
-[[nodiscard]] __device__ __forceinline__ Accumulate warp_sum(Accumulate value)
+//! One round of a butterfly that halves the number of values a lane carries: lanes with `upper` keep the second half. One shuffle
+//! serves two values.
+template <int Count, class Accumulate>
+[[nodiscard]] __device__ __forceinline__ thread::vector<Accumulate, Count / 2> exchange_sum(
+    const thread::vector<Accumulate, Count>& values, int offset, bool upper)
 {
+  thread::vector<Accumulate, Count / 2> kept;
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(all_lanes, value, offset);
+  for (int i = 0; i < Count / 2; ++i) {
+    const Accumulate sent = upper ? values[i] : values[i + Count / 2];
+    kept[i] =
+        (upper ? values[i + Count / 2] : values[i]) + __shfl_xor_sync(all_lanes, sent, offset);
   }
-  return value;
+  return kept;
 }
 
 //! The sum of `count` values, dealt to the lanes of a warp in turn; every lane holds it.
