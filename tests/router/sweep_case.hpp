@@ -101,17 +101,16 @@ struct sweep_case
   void describe(const site_values& site, mhar::site_parameters& parameters,
                 mhar::output_stage& stage, Place place) const
   {
-    constexpr mhar::element type = mhar::element_of<real>::value;
-    parameters.query = {place(site.query), type};
-    parameters.norm_weight = {place(site.norm_weight), type};
-    parameters.bias = {place(site.bias), type};
-    parameters.null_source = {place(site.null_source), type};
+    parameters.query = place(site.query);
+    parameters.norm_weight = place(site.norm_weight);
+    parameters.bias = place(site.bias);
+    parameters.null_source = place(site.null_source);
     parameters.scale = options.scale;
     parameters.eps = 1e-5;
     parameters.rounding = options.rounding;
-    stage.gate = {place(site.gate), type};
+    stage.gate = place(site.gate);
     stage.norm = options.output_norm ? mhar::output_norm::rms : mhar::output_norm::none;
-    stage.norm_weight = {place(site.output_weight), type};
+    stage.norm_weight = place(site.output_weight);
     stage.norm_eps = 0.1;  // a tiny o would make much of every rounding error
   }
 
