@@ -4,6 +4,8 @@
 
 #include <mhar/config.hpp>
 
+#include <cstddef>
+
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
@@ -37,7 +39,7 @@ class block_sum
 public:
   struct storage
   {
-    Accumulate parts[Threads / 32];
+    Accumulate parts[static_cast<std::size_t>(Threads / 32)];
   };
 
   __device__ explicit block_sum(storage& shared) : shared_{shared} {}
