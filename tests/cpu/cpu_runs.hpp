@@ -28,8 +28,7 @@ void route_gradient_on_cpu(const mhar::route_gradient_problem<T>& problem,
 }
 
 template <class T>
-void check_call(const call_options<T>& options, random_inputs& random,
-                mhar::cpu::executor run = {})
+void check_call(const call_options<T>& options, random_inputs& random, mhar::cpu::executor run = {})
 {
   call_case<T> data{options, random};
   route_on_cpu(data.forward(host_memory{}).problem, run);

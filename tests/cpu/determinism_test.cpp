@@ -57,8 +57,7 @@ std::vector<T> routed_copy(const one_position<T>& from, std::int64_t copies, std
                            std::int64_t row_gap, std::int64_t offset, bool token_major)
 {
   const std::int64_t width = from.extent.width;
-  const std::int64_t row_stride =
-      token_major ? width + row_gap : copies * (width + row_gap);
+  const std::int64_t row_stride = token_major ? width + row_gap : copies * (width + row_gap);
   const std::int64_t position_stride = token_major ? from.num_rows * row_stride : width + row_gap;
   const std::int64_t span = from.num_rows * copies * (width + row_gap);
   guarded<T> rows{span, offset};

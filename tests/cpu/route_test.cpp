@@ -80,8 +80,8 @@ TEST_CASE("cpu: widths that suit no vector")
     std::int64_t width;
     int num_heads;
   };
-  constexpr width_and_heads shapes[] = {{1, 1},    {7, 1},    {7, 7},    {80, 8},  {96, 32},
-                                        {100, 4},  {100, 10}, {111, 3},  {769, 1}, {1200, 8},
+  constexpr width_and_heads shapes[] = {{1, 1},     {7, 1},     {7, 7},    {80, 8},  {96, 32},
+                                        {100, 4},   {100, 10},  {111, 3},  {769, 1}, {1200, 8},
                                         {1280, 20}, {3584, 28}, {7168, 56}};
   random_inputs random{207};
   for (const width_and_heads& shape : shapes) {

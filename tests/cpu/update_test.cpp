@@ -81,7 +81,8 @@ TEST_CASE("cpu: a listed row without a gradient is left out, the others are as b
   std::vector<double> complete;
   data.results().row_gradients.for_each(
       [&](auto... at) { complete.push_back(data.results().row_gradients.get(at...)); });
-  data.results().row_gradients = tensor{mhar::element::float32, data.results().row_gradients.where()};
+  data.results().row_gradients =
+      tensor{mhar::element::float32, data.results().row_gradients.where()};
 
   auto backward = data.backward(host_memory{});
   backward.row_gradients[1] = nullptr;
@@ -130,7 +131,11 @@ TEST_CASE("cpu: four batches added up equal one")
     problem.extent.num_positions = 8;
     problem.rows.base += batch * 8 * problem.rows.position_stride;
     const auto skip = [&](auto& view) {
-      view.data = static_cast<std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const float*, float*>>(view.data) + batch * 8 * view.position_stride;
+      view.data =
+          static_cast<std::conditional_t<
+              std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const float*, float*>>(
+              view.data) +
+          batch * 8 * view.position_stride;
     };
     skip(problem.output_gradient);
     problem.mix = {};
@@ -147,7 +152,8 @@ TEST_CASE("cpu: four batches added up equal one")
   double largest_element = largest(data.results().query);
   for (std::int64_t k = 0; k < 80; ++k) {
     const double together = data.results().query.get(0, 0, k);
-    CHECK(std::abs(static_cast<double>(query[static_cast<std::size_t>(k)]) - together) <= 1e-5 * largest_element);
+    CHECK(std::abs(static_cast<double>(query[static_cast<std::size_t>(k)]) - together) <=
+          1e-5 * largest_element);
   }
 }
 
