@@ -48,24 +48,18 @@ private:
   static constexpr bool has_ring = Chunks > 0;
   using values = thread::vector<accumulate, width>;
   using columns = detail::owned_columns<accumulate, width, Chunks>;
-  using memory = detail::memory_columns<accumulate, width>;
+  using memory = detail::memory_chunks<accumulate, width>;
 
   // Columns (detail/route_gradient_columns.cuh).
   [[nodiscard]] __device__ __forceinline__ int num_rounds() const;
   [[nodiscard]] __device__ __forceinline__ int head_of(int round) const;
   template <class Visitor>
   __device__ __forceinline__ void for_columns(int round, Visitor visitor) const;
-  //! A position of a matrix in the thread's columns: with a ring, on its way into registers.
-  struct started
-  {
-    detail::raw_columns<T, width> raw[static_cast<std::size_t>(has_ring ? Chunks : 1)];
-  };
-  [[nodiscard]] __device__ __forceinline__ started start_load(const const_matrix& from,
-                                                              std::int64_t position) const;
-  [[nodiscard]] __device__ __forceinline__ values finish_load(const started& read,
-                                                              const const_matrix& from,
-                                                              std::int64_t position, int chunk,
-                                                              std::int64_t column, int count) const;
+  [[nodiscard]] __device__ __forceinline__ const const_matrix& matrix_of(call_input which) const;
+  [[nodiscard]] __device__ __forceinline__ values input_values(call_input which,
+                                                               std::int64_t position,
+                                                               std::int64_t column,
+                                                               int count) const;
   template <std::size_t Count>
   __device__ __forceinline__ void store_groups(accumulate (&sums)[Count], int round,
                                                accumulate* groups, int stride) const;
@@ -93,11 +87,14 @@ private:
   __device__ __forceinline__ void copy_old_gradients(int first, int rows) const;
   template <class Element>
   __device__ __forceinline__ void copy_chunks(Element* to, const Element* from) const;
+  __device__ __forceinline__ void copy_inputs(std::int64_t position);
   __device__ __forceinline__ void close_step();
+  __device__ __forceinline__ void wait_for_inputs() const;
   __device__ __forceinline__ void wait_for_rows() const;
+  [[nodiscard]] __device__ __forceinline__ accumulate* statistics_of(std::int64_t position) const;
   [[nodiscard]] __device__ __forceinline__ unsigned char* slot_memory(int slot) const
   {
-    return ring_ + (stage_ * call_.rows_per_stage + slot) * call_.slot_bytes;
+    return ring_ + call_.input_bytes + (stage_ * call_.rows_per_stage + slot) * call_.slot_bytes;
   }
   [[nodiscard]] __device__ __forceinline__ values row_values(int slot, int row,
                                                              std::int64_t position, int chunk,
@@ -115,28 +112,33 @@ private:
                                                                   std::int64_t column,
                                                                   int count) const;
   __device__ __forceinline__ void differentiate_norm(std::int64_t position);
-  __device__ __forceinline__ void ask_for_next(std::int64_t position) const;
   __device__ __forceinline__ void start_position(std::int64_t position);
   __device__ __forceinline__ void finish_position(std::int64_t position);
 
   // From sums to factors (detail/route_gradient_finish.cuh).
-  struct asked
-  {
-    accumulate lse;
-    accumulate inverse;
-  };
   [[nodiscard]] __device__ __forceinline__ accumulate lse_of(std::int64_t position, int head) const;
   [[nodiscard]] __device__ __forceinline__ accumulate
   large_row_inverse(int row, std::int64_t position) const;
+  [[nodiscard]] __device__ __forceinline__ accumulate
+  squares_of_later_heads(const accumulate* groups, int first, int sub) const;
+  //! x^-1/2 within two units in the last place: many threads wait for it.
+  [[nodiscard]] static __device__ __forceinline__ float fast_inverse_sqrt(float x)
+  {
+    return rsqrtf(x);
+  }
+  [[nodiscard]] static __device__ __forceinline__ double fast_inverse_sqrt(double x)
+  {
+    return rsqrt(x);
+  }
   [[nodiscard]] __device__ __forceinline__ accumulate inverse_of(int slot, int row,
                                                                  std::int64_t position) const;
   [[nodiscard]] __device__ __forceinline__ accumulate weight_of(accumulate logit,
                                                                 accumulate lse) const;
-  [[nodiscard]] __device__ __forceinline__ asked ask_ahead(int batch, std::int64_t position) const;
-  __device__ __forceinline__ void finish_rows(int batch, std::int64_t position, const asked& ahead);
+  [[nodiscard]] __device__ __forceinline__ accumulate given_inverse(int row,
+                                                                    std::int64_t position) const;
+  __device__ __forceinline__ void finish_rows(int batch, std::int64_t position);
   __device__ __forceinline__ void finish_segment(int batch, int first_slot, int slot,
-                                                 std::int64_t position, const asked& ahead,
-                                                 bool is_first);
+                                                 std::int64_t position);
 
   // Sums and gradients of rows (detail/route_gradient_rows.cuh).
   [[nodiscard]] __device__ __forceinline__ accumulate key_product(const values& key,
@@ -147,6 +149,18 @@ private:
   template <int Rows>
   __device__ __forceinline__ void sum_rows(int first_slot, int first_row, std::int64_t position);
   __device__ __forceinline__ void sum_batch(int batch, std::int64_t position);
+  [[nodiscard]] static __device__ __forceinline__ values held_values(const T* from)
+  {
+    return thread::widen_all<accumulate>(thread::load_vector(from));
+  }
+  //! Only where the rows' type is another.
+  template <class Wide = accumulate>
+  [[nodiscard]] static __device__ __forceinline__
+      cuda::std::enable_if_t<!cuda::std::is_same_v<Wide, T>, values>
+      held_values(const Wide* from)
+  {
+    return detail::load_wide<accumulate, width>(from);
+  }
   template <class Element, bool Adds>
   __device__ __forceinline__ void differentiate_held(int first, int rows, std::int64_t position);
   __device__ __forceinline__ void differentiate_row(int slot, int row, std::int64_t position);
@@ -208,6 +222,8 @@ private:
   int copied_step_ = 0;
   int num_steps_ = 1;
   int stage_ = 0;
+  int closed_ = 0;       //!< steps closed since inputs were copied
+  unsigned starts_ = 0;  //!< bit i: inputs were copied in the step i steps ago; bit 0 is this one
 };
 
 }  // namespace block

@@ -75,6 +75,15 @@ enum class column_array
   weight_sum
 };
 
+//! The matrices that a position starts from. With a ring they are copied a position ahead, as are lse and inverse rms.
+enum class call_input
+{
+  output_gradient,
+  combined_gradient,
+  mix,
+  combined
+};
+
 //! Offsets of a block's scratch memory, in accumulator values.
 struct gradient_arena
 {
@@ -88,6 +97,8 @@ struct gradient_arena
   int states = 0;       //!< [3][num_heads]                   running maximum, sum, rescaling
   int null_heads =
       0;  //!< [4][num_heads]                   the null source's score, logit, weight and sum of dl
+  int statistics =
+      0;  //!< [2][num_heads + num_rows]  lse and inverse rms of this position and the next, with a ring
   int scalars = 0;  //!< [8]
   int bias = 0;     //!< [num_sources]
   int columns[5] =
@@ -138,7 +149,10 @@ struct route_gradient_params
   int rows_per_stage = 1;
   int slot_bytes = 0;          //!< of one row in the ring, its old gradient included
   int old_gradient_bytes = 0;  //!< of that, the old gradient's part
-  int ring_bytes = 0;          //!< in front of the arena
+  int input_offsets[4] =
+      {};               //!< bytes from the ring's start to a position of the matrices in call_input
+  int input_bytes = 0;  //!< of all of them, in front of the rows
+  int ring_bytes = 0;   //!< in front of the arena
 };
 
 }  // namespace block

@@ -9,19 +9,21 @@
 MHAR_NAMESPACE_BEGIN
 namespace tuning {
 
+//! A chunk is 16 bytes of a row; a block's registers are shared by at most the threads said here.
 struct route_gradient_policy
 {
-  int max_threads = 512;          //!< of a block: 128 registers each
+  int one_chunk_threads = 768;    //!< where threads hold one chunk of columns: 80 registers each
+  int two_chunks_threads = 512;   //!< where they hold two: 128 registers each
+  int direct_threads = 512;       //!< without a ring
+  int two_chunks_from = 256;      //!< chunks of a row from which a thread takes two, if it can
   int listed_rows = 64;           //!< longest list of row pointers of the kernels with a ring
   int listed_rows_direct = 1024;  //!< of the others
   int direct_rows = 4;            //!< rows per batch without a ring
   int max_stages = 4;             //!< of the ring
-  int two_chunks_from = 256;      //!< chunks of a row from which a thread takes two of them
   int max_rows_per_stage = 16;
-  int min_rows_per_stage = 3;  //!< fewer rows per barrier cost more than a stage gains
-  std::int64_t scratch_blocks =
-      132;  //!< blocks whose scratch memory is too large for shared memory
-  std::int64_t portable_shared_bytes = 96 << 10;  //!< what a block has on every device
+  int min_rows_per_stage = 3;     //!< fewer rows per barrier cost more than one more block gains
+  int scratch_blocks = 132;       //!< blocks whose scratch memory is too large for shared memory
+  int portable_shared_bytes = 96 << 10;  //!< what a block has on every device
 };
 
 inline constexpr route_gradient_policy route_gradient{};

@@ -16,6 +16,13 @@ __device__ __forceinline__ void copy_async(void* to, const void* from)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(from) : "memory");
 }
 
+//! The same for one float. In C++: *to = *from, some time later.
+__device__ __forceinline__ void copy_async_value(float* to, const float* from)
+{
+  const auto target = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(from) : "memory");
+}
+
 //! Ends a group: the copies that this thread started since the last group. A group may be empty.
 __device__ __forceinline__ void end_copy_group()
 {

@@ -39,46 +39,14 @@ __device__ __forceinline__ void store_wide(Accumulate* to,
   }
 }
 
-//! Width elements of type T, or of the type that arithmetic is done in, as they are in memory: loads that no branch separates run
-//! at the same time.
-template <class T, int Width>
-struct raw_columns
-{
-  using accumulate = accumulate_t<T>;
-  static constexpr int num_wide = Width * static_cast<int>(sizeof(accumulate)) / 16;
-
-  uint4 pieces[static_cast<std::size_t>(num_wide)];
-
-  __device__ __forceinline__ void load(const void* from, bool is_wide, std::int64_t index)
-  {
-    const auto size = static_cast<std::int64_t>(is_wide ? sizeof(accumulate) : sizeof(T));
-    const auto* const start =
-        reinterpret_cast<const uint4*>(static_cast<const unsigned char*>(from) + index * size);
-    pieces[0] = start[0];
-#pragma unroll
-    for (int i = 1; i < num_wide; ++i) {
-      if (is_wide) { pieces[i] = start[i]; }
-    }
-  }
-  [[nodiscard]] __device__ __forceinline__ thread::vector<accumulate, Width> widened(
-      bool is_wide) const
-  {
-    if (!is_wide) {
-      return thread::widen_all<accumulate>(
-          mhar::detail::bit_cast<thread::vector<T, Width>>(pieces[0]));
-    }
-    return mhar::detail::bit_cast<thread::vector<accumulate, Width>>(pieces);
-  }
-};
-
 //! Chunks [0, Chunks) of one thread in registers: `chunk` must be known when compiled.
 template <class Accumulate, int Width, int Chunks>
-class register_columns
+class register_chunks
 {
 public:
   using values = thread::vector<Accumulate, Width>;
 
-  __device__ __forceinline__ explicit register_columns(Accumulate*, int) {}
+  __device__ __forceinline__ explicit register_chunks(Accumulate*, int) {}
   [[nodiscard]] __device__ __forceinline__ values get(int chunk) const { return chunks_[chunk]; }
   __device__ __forceinline__ void set(int chunk, const values& value) { chunks_[chunk] = value; }
 
@@ -88,12 +56,12 @@ private:
 
 //! The same in memory that no other thread uses, `num_threads` chunks from one of its own to the next.
 template <class Accumulate, int Width>
-class memory_columns
+class memory_chunks
 {
 public:
   using values = thread::vector<Accumulate, Width>;
 
-  __device__ __forceinline__ explicit memory_columns(Accumulate* all_threads, int num_threads)
+  __device__ __forceinline__ explicit memory_chunks(Accumulate* all_threads, int num_threads)
       : first_{all_threads + threadIdx.x * Width}, stride_{num_threads * Width}
   {
   }
@@ -114,8 +82,8 @@ private:
 template <class Accumulate, int Width, int Chunks>
 using owned_columns =
     cuda::std::conditional_t<(Chunks > 0),
-                             register_columns<Accumulate, Width, (Chunks > 0 ? Chunks : 1)>,
-                             memory_columns<Accumulate, Width>>;
+                             register_chunks<Accumulate, Width, (Chunks > 0 ? Chunks : 1)>,
+                             memory_chunks<Accumulate, Width>>;
 
 }  // namespace block::detail
 MHAR_NAMESPACE_END

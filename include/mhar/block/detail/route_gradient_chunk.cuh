@@ -57,6 +57,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::run(int fir
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     const std::int64_t end = start_of(chunk + 1);
     for (std::int64_t position = start_of(chunk); position < end; ++position) {
+      wait_for_inputs();
       if (recomputes_) { recompute(position); }
       if (call_.norm == output_norm::rms) { differentiate_norm(position); }
       start_position(position);

@@ -97,10 +97,13 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::store_row_s
     }
   }
   else {
+    accumulate all[static_cast<std::size_t>(count)];
+#pragma unroll
+    for (int v = 0; v < count; ++v) { all[v] = sums[v]; }
+    detail::butterfly(all, map.group);
 #pragma unroll
     for (int v = 0; v < count; ++v) {
-      const accumulate sum = detail::butterfly_sum(sums[v], map.group);
-      if (valid && (lane & (map.group - 1)) == 0) { to[v * map.num_groups] = sum; }
+      if (valid && (lane & (map.group - 1)) == 0) { to[v * map.num_groups] = all[v]; }
     }
   }
 }
@@ -134,32 +137,27 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::load(const 
   return load(from.data, from.type, position * from.position_stride + column, count);
 }
 
-//! Loads that are all started before the first is waited for.
 template <class T, int Chunks, int Capacity>
-__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::start_load(
-    const const_matrix& from, std::int64_t position) const -> started
+__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::matrix_of(
+    call_input which) const -> const const_matrix&
 {
-  started read{};
-  if constexpr (has_ring) {
-    if (from.data != nullptr) {
-      const bool is_wide = from.type != element_of<T>::value;
-      for_columns(0, [&](int chunk, std::int64_t column, int) {
-        read.raw[chunk].load(from.data, is_wide, position * from.position_stride + column);
-      });
-    }
+  switch (which) {
+    case call_input::output_gradient: return call_.output_gradient;
+    case call_input::combined_gradient: return call_.combined_gradient;
+    case call_input::mix: return call_.mix;
+    default: return call_.combined;
   }
-  return read;
 }
 
 //! Zeros where there is no matrix.
 template <class T, int Chunks, int Capacity>
-__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::finish_load(
-    const started& read, const const_matrix& from, std::int64_t position, int chunk,
-    std::int64_t column, int count) const -> values
+__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::input_values(
+    call_input which, std::int64_t position, std::int64_t column, int count) const -> values
 {
+  const const_matrix& from = matrix_of(which);
   if constexpr (has_ring) {
-    return from.data == nullptr ? values{}
-                                : read.raw[chunk].widened(from.type != element_of<T>::value);
+    if (from.data == nullptr) { return values{}; }
+    return load(ring_ + call_.input_offsets[static_cast<int>(which)], from.type, column, count);
   }
   else {
     return load(from, position, column, count);

@@ -12,8 +12,17 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::lse_of(std:
                                                                             int head) const
     -> accumulate
 {
-  return call_.lse != nullptr ? call_.lse[position * call_.extent.num_heads + head]
-                              : head_memory(call_.arena.states, 0)[head];
+  if (call_.lse == nullptr) { return head_memory(call_.arena.states, 0)[head]; }
+  return has_ring ? statistics_of(position)[head]
+                  : call_.lse[position * call_.extent.num_heads + head];
+}
+
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::given_inverse(
+    int row, std::int64_t position) const -> accumulate
+{
+  return has_ring ? statistics_of(position)[call_.extent.num_heads + row]
+                  : call_.inverse_rms[row * call_.extent.num_positions + position];
 }
 
 //! The inverse rms of a row of very large elements, read again from global memory. One warp calls; every lane gets it.
@@ -24,6 +33,7 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::large_row_i
   constexpr accumulate scale = thread::overflow_scale<accumulate>;
   const T* const from = call_.rows.at(row, position);
   accumulate sum = 0;
+#pragma unroll 1
   for (std::int64_t i = threadIdx.x % 32; i < call_.extent.width; i += 32) {
     const accumulate value = scale * widen<accumulate>(from[i]);
     sum = fma(value, value, sum);
@@ -31,14 +41,29 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::large_row_i
   return thread::scaled_inverse_rms(detail::warp_sum(sum), call_.extent.width);
 }
 
+//! The part of a row's sum of squares that lies in heads [first, ...), a segment's lanes taking them in turn.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::squares_of_later_heads(
+    const accumulate* groups, int first, int sub) const -> accumulate
+{
+  const gradient_map& map = call_.map;
+  accumulate sum[1] = {0};
+  for (int head = first; head < call_.extent.num_heads; head += map.segment >> map.finish_shift) {
+    const int start = 2 * map.num_groups + head * map.groups_per_head;
+    for (int i = sub; i < map.groups_per_head; i += map.finish_lanes) {
+      sum[0] += groups[start + i];
+    }
+  }
+  detail::butterfly(sum, map.finish_lanes);
+  return sum[0];
+}
+
 //! The row's inverse rms, given or from the sum of its groups. One warp calls; every lane gets it.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::inverse_of(
     int slot, int row, std::int64_t position) const -> accumulate
 {
-  if (call_.inverse_rms != nullptr) {
-    return call_.inverse_rms[row * call_.extent.num_positions + position];
-  }
+  if (call_.inverse_rms != nullptr) { return given_inverse(row, position); }
   const int num_groups = call_.map.num_groups;
   const accumulate squares = detail::dealt_sum(parts_of(slot) + 2 * num_groups, num_groups);
   return thread::overflowed(squares) ? large_row_inverse(row, position)
@@ -54,48 +79,24 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::weight_of(a
   return num_sources_ == 1 ? accumulate{1} : thread::exp_of(logit - lse);
 }
 
-//! What a lane that finishes a row needs from global memory: asked for before the sums are formed, it is there when they are.
-template <class T, int Chunks, int Capacity>
-__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::ask_ahead(
-    int batch, std::int64_t position) const -> asked
-{
-  const gradient_map& map = call_.map;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int slot = (thread / 32 << map.rows_shift) + (thread % 32 >> map.segment_shift);
-  const int head = (thread & (map.segment - 1)) >> map.finish_shift;
-  asked result{};
-  if (slot < rows_in(batch)) {
-    if (call_.lse != nullptr && head < call_.extent.num_heads) {
-      result.lse = call_.lse[position * call_.extent.num_heads + head];
-    }
-    if (call_.inverse_rms != nullptr) {
-      const int row = batch * call_.rows_per_stage + slot;
-      result.inverse = call_.inverse_rms[row * call_.extent.num_positions + position];
-    }
-  }
-  return result;
-}
-
 //! The rows of a batch: their factors in ds = a do + b w + c s, per head (eq. 11 to 14). A segment of a warp's lanes finishes one
 //! row, `finish_lanes` of them a head; all lanes of a warp go the same way.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_rows(
-    int batch, std::int64_t position, const asked& ahead)
+    int batch, std::int64_t position)
 {
   const gradient_map& map = call_.map;
-  const int rows = rows_in(batch);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int in_warp = (static_cast<int>(threadIdx.x) % 32) >> map.segment_shift;
   const int step = (map.num_threads / 32) << map.rows_shift;
-  for (int first = warp << map.rows_shift; first < rows; first += step) {
-    const bool is_first = first == warp << map.rows_shift;
-    finish_segment(batch, first, first + in_warp, position, ahead, is_first);
+  for (int first = warp << map.rows_shift; first < rows_in(batch); first += step) {
+    finish_segment(batch, first, first + in_warp, position);
   }
 }
 
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_segment(
-    int batch, int first_slot, int slot, std::int64_t position, const asked& ahead, bool is_first)
+    int batch, int first_slot, int slot, std::int64_t position)
 {
   const gradient_map& map = call_.map;
   const gradient_arena& arena = call_.arena;
@@ -108,7 +109,6 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_segm
   const int source = row + call_.num_null;
   const accumulate* const groups = parts_of(has_row ? slot : first_slot);
   const accumulate* const position_groups = arena_ + arena.position;
-  const bool one_round = num_heads <= heads;
   // Row sums of <w, s>, <do, s>, <s, s> and the position's <do, mix>, of one head.
   const auto add_groups = [&](int head, accumulate(&sums)[5]) {
     const int end = (head + 1) * map.groups_per_head;
@@ -124,28 +124,25 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_segm
   accumulate sums[5] = {};
   const int own_head = lane >> map.finish_shift;
   if (own_head < num_heads) { add_groups(own_head, sums); }
-  accumulate inverse = ahead.inverse;
+  detail::butterfly(sums, map.finish_lanes);
+  accumulate inverse = 1;
   if (call_.inverse_rms != nullptr) {
-    if (!is_first && has_row) {
-      inverse = call_.inverse_rms[row * call_.extent.num_positions + position];
-    }
+    if (has_row) { inverse = given_inverse(row, position); }
   }
   else {
-    accumulate squares[1] = {sums[2]};
-    for (int head = own_head + heads; head < num_heads; head += heads) {
-      accumulate others[5] = {};
-      add_groups(head, others);
-      squares[0] += others[2];
+    // Every lane of a head holds the head's sum: only the heads are left to add.
+    accumulate squares = sums[2];
+    if (num_heads > heads) { squares += squares_of_later_heads(groups, own_head + heads, sub); }
+    for (int offset = map.finish_lanes; offset < map.segment; offset *= 2) {
+      squares += __shfl_xor_sync(detail::all_lanes, squares, offset);
     }
-    detail::butterfly(squares, map.segment);
-    inverse = thread::inverse_rms(squares[0], call_.extent.width, call_.eps);
-    const bool large = thread::overflowed(squares[0]);
-    if (__any_sync(detail::all_lanes, large)) {
+    inverse = fast_inverse_sqrt(squares * inverse_width_ + call_.eps);
+    if (__any_sync(detail::all_lanes, thread::overflowed(squares))) {
       for (int k = 0; k < 32 >> map.segment_shift; ++k) {
         if (first_slot + k >= rows_in(batch)) { break; }
         const accumulate found =
             large_row_inverse(batch * call_.rows_per_stage + first_slot + k, position);
-        if (large && slot == first_slot + k) { inverse = found; }
+        if (thread::overflowed(squares) && slot == first_slot + k) { inverse = found; }
       }
     }
   }
@@ -160,14 +157,12 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_segm
 #pragma unroll
       for (int i = 0; i < 5; ++i) { sums[i] = 0; }
       if (head < num_heads) { add_groups(head, sums); }
+      detail::butterfly(sums, map.finish_lanes);
     }
-    detail::butterfly(sums, map.finish_lanes);
     if (head >= num_heads || sub != 0 || !has_row) { continue; }
     const accumulate score = inverse * sums[0];
     const accumulate logit = (rounds_keys() ? sums[4] : score) + bias;
-    const accumulate lse =
-        call_.lse != nullptr && is_first && first_head == 0 ? ahead.lse : lse_of(position, head);
-    const accumulate weight = weight_of(logit, lse);
+    const accumulate weight = weight_of(logit, lse_of(position, head));
     const bool open = gate_ != 0 && weight != 0;
     const accumulate dl =
         open && num_sources_ > 1 ? gate_ * weight * (sums[1] - sums[3]) : accumulate{0};
@@ -180,7 +175,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_segm
     if (dl != 0) { totals[0] += dl * score; }
     totals[1] += dl;
   }
-  if (!one_round || heads > 1) { detail::butterfly(totals, map.segment); }
+  detail::butterfly(totals, map.segment);
   if (lane == 0 && has_row) {
     arena_[arena.slopes + slot] = -totals[0] * inverse_width_ * inverse * inverse;
     if (call_.partials.bias != nullptr) { arena_[arena.bias + source] += totals[1]; }

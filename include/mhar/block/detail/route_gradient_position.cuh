@@ -11,7 +11,7 @@ template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::mix_values(
     std::int64_t position, int chunk, std::int64_t column, int count) const -> values
 {
-  return call_.mix ? load(call_.mix, position, column, count) : gradient_.get(chunk);
+  return call_.mix ? input_values(call_input::mix, position, column, count) : gradient_.get(chunk);
 }
 
 //! o, from memory or from the mix. A closed gate selects the partial, since 0 * mix need not be 0.
@@ -19,7 +19,7 @@ template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::combined_values(
     std::int64_t position, int chunk, std::int64_t column, int count) const -> values
 {
-  if (call_.combined) { return load(call_.combined, position, column, count); }
+  if (call_.combined) { return input_values(call_input::combined, position, column, count); }
   values result = load(call_.partial, position, column, count);
   if (gate_ != 0) {
     const values mix = mix_values(position, chunk, column, count);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
     accumulate sums[2] = {0, 0};
     for_columns(round, [&](int chunk, std::int64_t column, int count) {
       const values o = combined_values(position, chunk, column, count);
-      const values upstream = load(call_.output_gradient, position, column, count);
+      const values upstream = input_values(call_input::output_gradient, position, column, count);
       const values weight = load(call_.output_weight, column, count, 1);
 #pragma unroll
       for (int i = 0; i < width; ++i) {
@@ -66,46 +66,19 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
   __syncthreads();
 }
 
-//! With a ring: brings what the next position starts with into the L2 cache, the rows apart.
-template <class T, int Chunks, int Capacity>
-__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::ask_for_next(
-    std::int64_t position) const
-{
-  if constexpr (has_ring) {
-    // Four lanes' columns are 128 bytes at most.
-    if (position >= last_position_ || threadIdx.x % 4 != 0) { return; }
-    const auto ask = [&](const const_matrix& from) {
-      if (from.data == nullptr) { return; }
-      const auto* const start = static_cast<const unsigned char*>(from.data);
-      for_columns(0, [&](int, std::int64_t column, int) {
-        detail::prefetch_to_l2(start +
-                               (position * from.position_stride + column) * size_of(from.type));
-      });
-    };
-    ask(call_.output_gradient);
-    ask(call_.mix);
-    ask(call_.combined);
-    ask(call_.combined_gradient);
-  }
-}
-
 //! do of the position, kept by its owners; sums by groups of <do, mix>, which is D, and of <do, null source>.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_position(
     std::int64_t position)
 {
   const bool normed = call_.norm == output_norm::rms;
-  const started upstreams = start_load(call_.output_gradient, position);
-  const started mixes = start_load(call_.mix, position);
   const accumulate inverse = normed ? arena_[call_.arena.scalars + norm_inverse] : accumulate{1};
-  ask_for_next(position + 1);
   const accumulate projection =
       normed ? arena_[call_.arena.scalars + norm_projection] : accumulate{0};
   for (int round = 0; round < num_rounds(); ++round) {
     accumulate sums[2] = {0, 0};
     for_columns(round, [&](int chunk, std::int64_t column, int count) {
-      values gradient =
-          finish_load(upstreams, call_.output_gradient, position, chunk, column, count);
+      values gradient = input_values(call_input::output_gradient, position, column, count);
       if (normed) {
         const values o = combined_values(position, chunk, column, count);
         const values weight = load(call_.output_weight, column, count, 1);
@@ -120,12 +93,12 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_posit
         if (call_.partials.output_norm != nullptr) { norm_sum_.set(chunk, sum); }
       }
       if (call_.combined_gradient) {
-        const values upstream = load(call_.combined_gradient, position, column, count);
+        const values upstream =
+            input_values(call_input::combined_gradient, position, column, count);
 #pragma unroll
         for (int i = 0; i < width; ++i) { gradient[i] += upstream[i]; }
       }
-      const values mix = call_.mix ? finish_load(mixes, call_.mix, position, chunk, column, count)
-                                   : gradient_.get(chunk);
+      const values mix = mix_values(position, chunk, column, count);
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         if (i < count) { sums[0] = fma(gradient[i], mix[i], sums[0]); }
@@ -163,6 +136,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_posit
     });
     store_groups(sums, round, arena_ + call_.arena.position, call_.map.num_groups);
   }
+  copy_inputs(position + 1);
 }
 
 //! One warp: D summed over heads for the gate, and the null source's weight and dl of every head.

@@ -22,6 +22,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_ring(
   if constexpr (has_ring) {
     copied_position_ = first;
     last_position_ = last;
+    copy_inputs(first);
     for (stage_ = 0; stage_ < call_.num_stages; ++stage_) {
       copy_step();
       detail::end_copy_group();
@@ -31,6 +32,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_ring(
       }
     }
     stage_ = 0;
+    closed_ = call_.num_stages;
+    starts_ = 0;
   }
 }
 
@@ -42,15 +45,21 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_step()
   const int batch = copied_step_ < num_batches_ ? copied_step_ : copied_step_ - num_batches_;
   const int first = batch * call_.rows_per_stage;
   const int rows = rows_in(batch);
-  const bool strided = call_.rows.base != nullptr;
   const std::int64_t offset = copied_position_ * call_.rows.position_stride + column_;
-  const T* from = strided ? call_.rows.base + first * call_.rows.row_stride : nullptr;
-  unsigned char* slot = slot_memory(0);
-  for (int k = 0; k < rows; ++k) {
-    const T* const row = strided ? from : call_.rows.list[first + k];
-    copy_chunks(reinterpret_cast<T*>(slot) + column_, row + offset);
-    from += call_.rows.row_stride;
-    slot += call_.slot_bytes;
+  unsigned char* slot = slot_memory(0) + column_ * static_cast<int>(sizeof(T));
+  if (call_.rows.base != nullptr) {
+    const T* from = call_.rows.base + first * call_.rows.row_stride + offset;
+    for (int k = 0; k < rows; ++k) {
+      copy_chunks(reinterpret_cast<T*>(slot), from);
+      from += call_.rows.row_stride;
+      slot += call_.slot_bytes;
+    }
+  }
+  else {
+    for (int k = 0; k < rows; ++k) {
+      copy_chunks(reinterpret_cast<T*>(slot), call_.rows.list[first + k] + offset);
+      slot += call_.slot_bytes;
+    }
   }
   // Old gradients are needed when ds is formed: in the only step of a position, or in the second half of them.
   if (call_.old_gradient_bytes > 0 &&
@@ -97,6 +106,57 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_chunks
   }
 }
 
+//! Copies what a position starts from, into memory whose last content the thread has read, and the position's lse and inverse rms.
+//! They are a group of their own, so that rows asked for later do not hold them up.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_inputs(
+    std::int64_t position)
+{
+  if constexpr (has_ring) {
+    if (position < last_position_) {
+      if (head_ < call_.extent.num_heads) {
+        for (const call_input which : {call_input::output_gradient, call_input::combined_gradient,
+                                       call_input::mix, call_input::combined}) {
+          const const_matrix& from = matrix_of(which);
+          if (from.data == nullptr) { continue; }
+          unsigned char* const to = ring_ + call_.input_offsets[static_cast<int>(which)];
+          const std::int64_t index = position * from.position_stride + column_;
+          if (from.type == element_of<T>::value) {
+            copy_chunks(reinterpret_cast<T*>(to) + column_,
+                        static_cast<const T*>(from.data) + index);
+          }
+          else {
+            copy_chunks(reinterpret_cast<accumulate*>(to) + column_,
+                        static_cast<const accumulate*>(from.data) + index);
+          }
+        }
+      }
+      const int num_heads = call_.extent.num_heads;
+      accumulate* const statistics = statistics_of(position);
+      for (int i = static_cast<int>(threadIdx.x); i < num_heads && call_.lse != nullptr;
+           i += call_.map.num_threads) {
+        detail::copy_async_value(statistics + i, call_.lse + position * num_heads + i);
+      }
+      for (int i = static_cast<int>(threadIdx.x);
+           i < call_.num_rows && call_.inverse_rms != nullptr; i += call_.map.num_threads) {
+        detail::copy_async_value(statistics + num_heads + i,
+                                 call_.inverse_rms + i * call_.extent.num_positions + position);
+      }
+    }
+    detail::end_copy_group();
+    closed_ = 0;
+    starts_ |= 1u;
+  }
+}
+
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::statistics_of(
+    std::int64_t position) const -> accumulate*
+{
+  const int parity = static_cast<int>(position & 1);
+  return arena_ + call_.arena.statistics + parity * (call_.extent.num_heads + call_.num_rows);
+}
+
 //! The current stage has been read and its refill begun: go to the next one.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::close_step()
@@ -108,14 +168,27 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::close_step(
       copied_step_ = 0;
       ++copied_position_;
     }
+    ++closed_;
+    starts_ <<= 1;
   }
 }
 
-//! Waits for the thread's own copies of the current stage.
+//! Waits for the thread's own copies of the position's inputs: the groups after theirs are those of the steps closed since.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::wait_for_inputs() const
+{
+  if constexpr (has_ring) { detail::wait_for_copy_groups(closed_); }
+}
+
+//! Waits for the thread's own copies of the current stage. The groups after theirs are those of the other stages, and of inputs
+//! copied since then.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::wait_for_rows() const
 {
-  if constexpr (has_ring) { detail::wait_for_copy_groups(call_.num_stages - 1); }
+  if constexpr (has_ring) {
+    const unsigned since = starts_ & ((1u << call_.num_stages) - 1);
+    detail::wait_for_copy_groups(call_.num_stages - 1 + __popc(since));
+  }
 }
 
 template <class T, int Chunks, int Capacity>

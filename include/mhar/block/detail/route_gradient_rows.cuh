@@ -151,7 +151,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
           result[i] = fma(factors[0], gradient[i], fma(factors[1], weight[i], of_row * s[i]));
         }
         if constexpr (Adds) {
-          const values before = detail::load_accesses<accumulate, width>(old + chunk * step_);
+          const values before = held_values(old + chunk * step_);
 #pragma unroll
           for (int i = 0; i < width; ++i) { result[i] += before[i]; }
         }
@@ -250,11 +250,10 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
 {
   const bool position_counts = call_.num_null > 0 || call_.partials.gate != nullptr;
   for (int batch = 0; batch < num_batches_; ++batch) {
-    const asked ahead = ask_ahead(batch, position);
     if (!keeps_rows_) { wait_for_rows(); }
     sum_batch(batch, position);
     __syncthreads();
-    finish_rows(batch, position, ahead);
+    finish_rows(batch, position);
     // The last warp has no row to finish, or the fewest.
     if (batch == 0 && position_counts &&
         static_cast<int>(threadIdx.x) >= call_.map.num_threads - 32) {

@@ -109,6 +109,8 @@ block::route_gradient_params<T, Capacity> make_params(
   call.rows_per_stage = plan.rows_per_stage;
   call.slot_bytes = plan.slot_bytes;
   call.old_gradient_bytes = plan.old_gradient_bytes;
+  for (int i = 0; i < 4; ++i) { call.input_offsets[i] = plan.input_offsets[i]; }
+  call.input_bytes = plan.input_bytes;
   call.ring_bytes = plan.ring_bytes;
   return call;
 }
@@ -147,7 +149,9 @@ struct gradient_launch
     if (!outcome.ok()) { return outcome; }
     std::int64_t grid = std::min<std::int64_t>(
         partials.num_chunks, std::int64_t{properties.multiprocessors} * std::max(1, blocks));
-    if (plan.arena_in_workspace) { grid = std::min(grid, tuning::route_gradient.scratch_blocks); }
+    if (plan.arena_in_workspace) {
+      grid = std::min<std::int64_t>(grid, tuning::route_gradient.scratch_blocks);
+    }
     launch_shape shape;
     shape.grid = static_cast<unsigned>(grid);
     shape.block = static_cast<unsigned>(plan.map.num_threads);
@@ -161,8 +165,8 @@ struct gradient_launch
   [[nodiscard]] status run_ring(bool& done) const noexcept
   {
     constexpr auto& policy = tuning::route_gradient;
-    auto* const kernel =
-        &kernel::route_gradient_kernel<T, Chunks, policy.listed_rows, policy.max_threads>;
+    auto *const kernel = &kernel::route_gradient_kernel < T, Chunks, policy.listed_rows,
+                Chunks == 1 ? policy.one_chunk_threads : policy.two_chunks_threads > ;
     gradient_budget budget;
     budget.shared_bytes = properties.shared_memory_per_block;
     budget.multiprocessor_bytes = properties.shared_memory_per_multiprocessor;
@@ -179,7 +183,7 @@ struct gradient_launch
   {
     constexpr auto& policy = tuning::route_gradient;
     auto* const kernel =
-        &kernel::route_gradient_kernel<T, 0, policy.listed_rows_direct, policy.max_threads>;
+        &kernel::route_gradient_kernel<T, 0, policy.listed_rows_direct, policy.direct_threads>;
     return run<policy.listed_rows_direct>(kernel, make_direct_plan(problem));
   }
 };
@@ -276,7 +280,8 @@ std::size_t workspace_bytes(const route_gradient_problem<T>& problem, const cont
   static_cast<void>(detail::make_partials(problem, workspace));
   const detail::route_gradient_plan plan = detail::make_direct_plan(problem);
   static_cast<void>(workspace.take<accumulate_t<T>>(
-      plan.arena_in_workspace, tuning::route_gradient.scratch_blocks * plan.arena.size));
+      plan.arena_in_workspace,
+      std::int64_t{tuning::route_gradient.scratch_blocks} * plan.arena.size));
   return workspace.bytes();
 }
 
@@ -310,7 +315,8 @@ status route_gradient(const route_gradient_problem<T>& problem, const context& w
   detail::gradient_workspace workspace{where.workspace};
   const auto partials = detail::make_partials(problem, workspace);
   auto* const arena_memory = workspace.take<accumulate_t<T>>(
-      direct.arena_in_workspace, tuning::route_gradient.scratch_blocks * direct.arena.size);
+      direct.arena_in_workspace,
+      std::int64_t{tuning::route_gradient.scratch_blocks} * direct.arena.size);
 
   detail::device_properties properties;
   outcome = detail::query(properties);

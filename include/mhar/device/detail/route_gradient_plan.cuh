@@ -19,17 +19,19 @@ namespace device::detail {
   const std::int64_t chunks = extent.width / chunk_width;
   if (head_width % chunk_width != 0) { return 0; }
   const bool halves = head_width / chunk_width % 2 == 0;
-  if (halves && chunks >= tuning::route_gradient.two_chunks_from) {
-    return chunks / 2 <= tuning::route_gradient.max_threads ? 2 : 0;
+  constexpr auto& policy = tuning::route_gradient;
+  if (halves && chunks >= policy.two_chunks_from && chunks / 2 <= policy.two_chunks_threads) {
+    return 2;
   }
-  return chunks <= tuning::route_gradient.max_threads ? 1 : 0;
+  // Misaligned rows take the same threads without a ring.
+  return chunks <= std::min(policy.one_chunk_threads, policy.direct_threads) ? 1 : 0;
 }
 
 //! By the shape and the element size alone.
 [[nodiscard]] constexpr block::gradient_map make_gradient_map(const shape& extent,
                                                               int chunk_width) noexcept
 {
-  const std::int64_t most = tuning::route_gradient.max_threads;
+  const std::int64_t most = tuning::route_gradient.direct_threads;
   const std::int64_t num_heads = extent.num_heads;
   const std::int64_t chunks = (extent.head_width() + chunk_width - 1) / chunk_width;
   const int held = register_chunks(extent, chunk_width);
@@ -60,11 +62,11 @@ namespace device::detail {
   while (map.group < 32 && lanes % (2 * map.group) == 0) { map.group *= 2; }
   map.groups_per_head = map.lanes_per_head / map.group;
   map.num_groups = extent.num_heads * map.groups_per_head;
-  // Lanes for as many heads as a warp has room for, each adding up to two groups.
+  // Few lanes per row, so that a warp finishes several rows at a time: as many as there are heads, or up to eight.
   int heads_in_warp = 1;
   while (heads_in_warp < 32 && heads_in_warp < num_heads) { heads_in_warp *= 2; }
   map.finish_lanes = 1;
-  while (heads_in_warp * map.finish_lanes < 32 && map.finish_lanes * 2 < map.groups_per_head) {
+  while (heads_in_warp * map.finish_lanes < 8 && map.finish_lanes * 2 < map.groups_per_head) {
     map.finish_lanes *= 2;
     ++map.finish_shift;
   }
@@ -101,6 +103,7 @@ template <class T>
   arena.position = take(2 * std::int64_t{map.num_groups});
   arena.factors = take(rows * num_heads * 2);
   arena.slopes = take(rows);
+  if (in_registers) { arena.statistics = take(2 * (num_heads + problem.num_rows)); }
   arena.scalars = take(8);
   if (rounds) {
     arena.inverses = take(rows);
@@ -139,6 +142,8 @@ struct route_gradient_plan
   int rows_per_stage = 1;
   int slot_bytes = 0;
   int old_gradient_bytes = 0;
+  int input_offsets[4] = {};
+  int input_bytes = 0;
   int ring_bytes = 0;
   bool arena_in_workspace = false;
 
@@ -173,7 +178,7 @@ template <class T>
     plan.rows_per_stage = rows;
     const std::int64_t ring = std::int64_t{stages} * rows * plan.slot_bytes;
     if (ring > bytes) { continue; }
-    plan.ring_bytes = static_cast<int>(ring);
+    plan.ring_bytes = static_cast<int>(ring) + plan.input_bytes;
     plan.arena = make_gradient_arena(problem, plan.map, rows, true);
     if (plan.arena.size >= 0 &&
         plan.shared_bytes(static_cast<int>(sizeof(accumulate_t<T>))) <= bytes) {
@@ -198,6 +203,13 @@ template <class T>
     plan.old_gradient_bytes = width * size_of(gradients.type);
   }
   plan.slot_bytes = width * static_cast<int>(sizeof(T)) + plan.old_gradient_bytes;
+
+  const const_matrix inputs[4] = {problem.output_gradient, problem.combined_gradient, problem.mix,
+                                  problem.combined};
+  for (int i = 0; i < 4; ++i) {
+    plan.input_offsets[i] = plan.input_bytes;
+    if (inputs[i]) { plan.input_bytes += width * size_of(inputs[i].type); }
+  }
 
   const int rows = problem.num_rows;
   const bool recomputes = problem.lse == nullptr || !problem.mix;
