@@ -142,7 +142,8 @@ private:
       forward_position(pass_, call_extras<T>{single_.unfolded}, p, 0, scratch.forward);
     }
     else {
-      gather_rows(pass_, p, scratch.forward);
+      find_rows(pass_, p, scratch.forward.rows);
+      find_inverse_rms(pass_, p, static_cast<const accumulate*>(nullptr), scratch.forward);
     }
     if (problem_.mix) { read(mix, problem_.mix, p, width); }
     tile.lse[0] =

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 MHAR_NAMESPACE_BEGIN
 namespace cpu::detail {
@@ -83,12 +84,26 @@ struct columns
   std::int64_t count;
 };
 
-template <int Queries, int Rows, class Accumulate, class X, class Range, class Key>
+//! Nobody asks for the rows' sums of squares.
+struct no_squares
+{};
+
+//! squares[n] += the sum of squares of row n over the columns that are read anyway.
+template <class Accumulate>
+struct add_squares
+{
+  Accumulate* squares;
+};
+
+template <int Queries, int Rows, class Accumulate, class X, class Range, class Key,
+          class Squares = no_squares>
 MHAR_FORCE_INLINE void dot_block(const X* const* queries, const Range& rows, int first_row,
                                  columns head, const Key& key, Accumulate* out,
-                                 std::int64_t out_stride) noexcept
+                                 std::int64_t out_stride, const Squares& squares = {}) noexcept
 {
+  constexpr bool squared = std::is_same_v<Squares, add_squares<Accumulate>>;
   lanes<Accumulate> sums[std::size_t{Queries}][std::size_t{Rows}] = {};
+  lanes<Accumulate> square_sums[std::size_t{squared ? Rows : 1}] = {};
   for_each_block<Accumulate>(head.count, [&](std::int64_t k, auto part) {
     const std::int64_t column = head.begin + k;
     lanes<Accumulate> query[std::size_t{Queries}];
@@ -98,36 +113,46 @@ MHAR_FORCE_INLINE void dot_block(const X* const* queries, const Range& rows, int
       const auto* const from = rows.pointers[first_row + n] + column;
       rows.fetch_ahead(from);
       load<Accumulate>(row, from, part);
+      if constexpr (squared) { square_sums[n] += row * row; }
       key.template operator()<Accumulate>(row, first_row + n, column, part);
       for (int q = 0; q < Queries; ++q) { sums[q][n] += query[q] * row; }
     }
   });
-  for (int q = 0; q < Queries; ++q) {
-    for (int n = 0; n < Rows; ++n) {
+  for (int n = 0; n < Rows; ++n) {
+    for (int q = 0; q < Queries; ++q) {
       out[q * out_stride + first_row + n] = total<Accumulate>(sums[q][n]);
     }
+    if constexpr (squared) { squares.squares[first_row + n] += total<Accumulate>(square_sums[n]); }
   }
 }
 
-template <int Queries, class Accumulate, class X, class Range, class Key>
+template <int Queries, class Accumulate, class X, class Range, class Key,
+          class Squares = no_squares>
 void dot_rows(const X* const* queries, const Range& rows, int first_row, int end_row, columns head,
-              const Key& key, Accumulate* out, std::int64_t out_stride) noexcept
+              const Key& key, Accumulate* out, std::int64_t out_stride,
+              const Squares& squares = {}) noexcept
 {
+  constexpr bool squared = std::is_same_v<Squares, add_squares<Accumulate>>;
+  constexpr int most = most_sums / (squared ? 2 : 1) / Queries;  // rows per block
   int n = first_row;
-  if constexpr (Queries == 1) {
+  if constexpr (most >= 8) {
     for (; n + 8 <= end_row; n += 8) {
-      dot_block<Queries, 8>(queries, rows, n, head, key, out, out_stride);
+      dot_block<Queries, 8>(queries, rows, n, head, key, out, out_stride, squares);
     }
   }
-  if constexpr (Queries <= 2) {
+  if constexpr (most >= 4) {
     for (; n + 4 <= end_row; n += 4) {
-      dot_block<Queries, 4>(queries, rows, n, head, key, out, out_stride);
+      dot_block<Queries, 4>(queries, rows, n, head, key, out, out_stride, squares);
     }
   }
-  for (; n + 2 <= end_row; n += 2) {
-    dot_block<Queries, 2>(queries, rows, n, head, key, out, out_stride);
+  if constexpr (most >= 2) {
+    for (; n + 2 <= end_row; n += 2) {
+      dot_block<Queries, 2>(queries, rows, n, head, key, out, out_stride, squares);
+    }
   }
-  for (; n < end_row; ++n) { dot_block<Queries, 1>(queries, rows, n, head, key, out, out_stride); }
+  for (; n < end_row; ++n) {
+    dot_block<Queries, 1>(queries, rows, n, head, key, out, out_stride, squares);
+  }
 }
 
 //! out[q*out_stride + n] = <query q, key(row n)> over a head's columns. Blocks of queries and rows share their loads; the
@@ -137,8 +162,10 @@ void dots(const X* const* queries, int num_queries, const Range& rows, columns h
           Accumulate* out, std::int64_t out_stride, const Key& key = {}) noexcept
 {
   int q = 0;
-  for (; q + 4 <= num_queries; q += 4) {
-    dot_rows<4>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
+  if constexpr (most_sums >= 8) {
+    for (; q + 4 <= num_queries; q += 4) {
+      dot_rows<4>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
+    }
   }
   for (; q + 2 <= num_queries; q += 2) {
     dot_rows<2>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
@@ -184,17 +211,22 @@ template <class Accumulate, class T>
   return largest;
 }
 
-//! (mean(s^2) + eps)^-1/2 of a whole row, for every finite row: squares that overflow (fp32 and bf16 rows of 2e19 and more) are
-//! summed again in units of the largest element.
+//! (mean(s^2) + eps)^-1/2 of a whole row whose sum of squares is known, for every finite row: squares that overflow (fp32 and
+//! bf16 rows of 1e18 and more) are summed again in units of the largest element.
 template <class Accumulate, class T>
-[[nodiscard]] Accumulate inverse_rms(const T* row, std::int64_t width, Accumulate eps) noexcept
+[[nodiscard]] Accumulate inverse_rms(const T* row, std::int64_t width, Accumulate eps,
+                                     Accumulate sum) noexcept
 {
   const auto count = static_cast<Accumulate>(width);
-  const Accumulate sum = sum_of_squares<Accumulate>(row, width, Accumulate{1});
   if (sum <= std::numeric_limits<Accumulate>::max()) { return 1 / std::sqrt(sum / count + eps); }
   const Accumulate unit = largest_magnitude<Accumulate>(row, width);
   const Accumulate scaled = sum_of_squares<Accumulate>(row, width, 1 / unit);
   return 1 / std::sqrt(scaled / count + eps / unit / unit) / unit;
+}
+template <class Accumulate, class T>
+[[nodiscard]] Accumulate inverse_rms(const T* row, std::int64_t width, Accumulate eps) noexcept
+{
+  return inverse_rms(row, width, eps, sum_of_squares<Accumulate>(row, width, Accumulate{1}));
 }
 
 }  // namespace cpu::detail

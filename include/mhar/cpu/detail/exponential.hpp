@@ -32,7 +32,8 @@ namespace cpu::detail {
   const float result =
       mhar::detail::bit_cast<float>(mhar::detail::bit_cast<std::uint32_t>(p) + scale);
   const float bounded = x < -87.3f ? 0.0f : result;
-  return x > 88.7f ? x * 3.4e38f : bounded;
+  // NaN takes the branch of large numbers: with a payload, the bits above would make it finite.
+  return x <= 88.7f ? bounded : x * 3.4e38f;
 }
 
 [[nodiscard]] inline double exponential(double x) noexcept { return std::exp(x); }

@@ -23,7 +23,9 @@ struct forward_scratch
       : queries{memory.take<const accumulate*>(members)},
         rows{memory.take<const T*>(range + 1)},
         inverse_rms{memory.take<accumulate>(range + 1)},
-        weights{memory.take<accumulate>(std::int64_t{members} * (range + 1))},
+        weights{memory.take<accumulate>((members == 1 ? std::int64_t{num_heads} : members) *
+                                        (range + 1))},
+        squares{memory.take<accumulate>(range + 1)},
         sums{memory.take<accumulate*>(members)},
         sum_values{memory.take<accumulate>(members * width)},
         lse{memory.take<accumulate>(num_heads)},
@@ -34,10 +36,11 @@ struct forward_scratch
   const accumulate** queries;  // [members]
   const T** rows;              // [range + 1], a private row last
   accumulate* inverse_rms;     // [range + 1]
-  accumulate* weights;         // [members][range + 1]
-  accumulate** sums;           // [members]
-  accumulate* sum_values;      // [members][d]
-  accumulate* lse;             // [H], of a first call that is finished
+  accumulate* weights;     // [members][range + 1] of one head; of a single member, [H][range + 1]
+  accumulate* squares;     // [range + 1] sums of squares
+  accumulate** sums;       // [members]
+  accumulate* sum_values;  // [members][d]
+  accumulate* lse;         // [H], of a first call that is finished
   finisher<accumulate> finish;
 };
 
@@ -49,46 +52,67 @@ struct call_extras
   accumulate_t<T>* weights = nullptr;  //!< [P, H, num_sources]
 };
 
-//! The rows of the range, and a private one, at a position: pointers and inverse rms; new ones are computed and written.
+//! Whether logits and sums of squares are taken in one pass over the rows. It needs no inverse rms in between, and the logits of
+//! all heads kept, which a single member can afford.
 template <class T>
-void gather_rows(const advance_problem<T>& problem, std::int64_t position,
-                 const forward_scratch<T>& scratch) noexcept
+[[nodiscard]] bool takes_squares_with_logits(const advance_problem<T>& problem) noexcept
+{
+  return problem.num_calls == 1 && problem.num_new_rows == problem.num_rows &&
+         problem.sites.rounding == key_rounding::none;
+}
+
+//! The rows of the range, then a private one, at a position; how many.
+template <class T>
+int find_rows(const advance_problem<T>& problem, std::int64_t position, const T** rows) noexcept
+{
+  for (int n = 0; n < problem.num_rows; ++n) {
+    rows[n] = problem.rows.at(problem.first_row + n, position);
+  }
+  if (problem.private_row == nullptr) { return problem.num_rows; }
+  rows[problem.num_rows] = problem.private_row + position * problem.private_stride;
+  return problem.num_rows + 1;
+}
+
+//! Inverse rms of the rows at a position: those of new rows and of a private one are computed and written. Sums of squares, when
+//! not null, are known.
+template <class T>
+void find_inverse_rms(const advance_problem<T>& problem, std::int64_t position,
+                      const accumulate_t<T>* squares, const forward_scratch<T>& scratch) noexcept
 {
   using accumulate = accumulate_t<T>;
   const shape& extent = problem.extent;
   const auto eps = static_cast<accumulate>(problem.eps);
-  for (int n = 0; n < problem.num_rows; ++n) {
-    const int row = problem.first_row + n;
-    scratch.rows[n] = problem.rows.at(row, position);
-    accumulate* const kept = problem.inverse_rms == nullptr
-                                 ? nullptr
-                                 : problem.inverse_rms + row * extent.num_positions + position;
-    if (n < problem.num_rows - problem.num_new_rows) {
+  const int num_known = problem.num_rows - problem.num_new_rows;
+  const int count = problem.num_rows + (problem.private_row != nullptr ? 1 : 0);
+  for (int n = 0; n < count; ++n) {
+    accumulate* kept = nullptr;
+    if (n == problem.num_rows) { kept = problem.private_inverse_rms + position; }
+    else if (problem.inverse_rms != nullptr) {
+      kept = problem.inverse_rms + (problem.first_row + n) * extent.num_positions + position;
+    }
+    if (n < num_known) {
       scratch.inverse_rms[n] = *kept;
       continue;
     }
-    scratch.inverse_rms[n] = inverse_rms<accumulate>(scratch.rows[n], extent.width, eps);
+    const T* const row = scratch.rows[n];
+    scratch.inverse_rms[n] = squares != nullptr
+                                 ? inverse_rms<accumulate>(row, extent.width, eps, squares[n])
+                                 : inverse_rms<accumulate>(row, extent.width, eps);
     if (kept != nullptr) { *kept = scratch.inverse_rms[n]; }
   }
-  if (problem.private_row == nullptr) { return; }
-  const int last = problem.num_rows;
-  scratch.rows[last] = problem.private_row + position * problem.private_stride;
-  scratch.inverse_rms[last] = inverse_rms<accumulate>(scratch.rows[last], extent.width, eps);
-  problem.private_inverse_rms[position] = scratch.inverse_rms[last];
 }
 
-//! Logits of the members over one head, [members][stride]; only the first member meets a private row.
+//! Inner products of the members with the rows over one head, [members][stride]; only the first member meets a private row.
 template <class T>
-void head_logits(const advance_problem<T>& problem, const call_extras<T>& extras, columns head,
-                 std::int64_t ahead, const forward_scratch<T>& scratch) noexcept
+void head_products(const advance_problem<T>& problem, const call_extras<T>& extras, columns head,
+                   std::int64_t ahead, const forward_scratch<T>& scratch) noexcept
 {
   const int stride = problem.num_rows + 1;
-  const int members = problem.num_calls;
-  const bool has_private = problem.private_row != nullptr;
   const auto products = [&](const auto& key) {
-    dots(scratch.queries, members, streamed_range<T>{scratch.rows, problem.num_rows, ahead}, head,
-         scratch.weights, stride, key);
-    if (has_private) {
+    dots(scratch.queries, problem.num_calls,
+         streamed_range<T>{scratch.rows, problem.num_rows, ahead}, head, scratch.weights, stride,
+         key);
+    if (problem.private_row != nullptr) {
       dot_rows<1>(scratch.queries, row_range<T>{scratch.rows, stride}, problem.num_rows, stride,
                   head, key, scratch.weights, stride);
     }
@@ -100,18 +124,21 @@ void head_logits(const advance_problem<T>& problem, const call_extras<T>& extras
       products(twice_rounded_key<T>{scratch.inverse_rms, extras.unfolded.norm_weight});
       break;
   }
-  for (int g = 0; g < members; ++g) {
-    accumulate_t<T>* const logits = scratch.weights + std::int64_t{g} * stride;
-    const int count = problem.num_rows + (g == 0 && has_private ? 1 : 0);
-    if (problem.sites.rounding == key_rounding::none) {
-      for (int n = 0; n < count; ++n) { logits[n] *= scratch.inverse_rms[n]; }
-    }
-    if (problem.sites.bias == nullptr) { continue; }
-    const accumulate_t<T>* const bias =
-        problem.sites.bias + (problem.first_call + g) * problem.sites.bias_stride;
-    for (int n = 0; n < problem.num_rows; ++n) { logits[n] += bias[problem.first_row + n]; }
-    if (count > problem.num_rows) { logits[count - 1] += bias[problem.private_bias]; }
+}
+
+//! From a member's inner products with `count` rows to its logits.
+template <class T>
+void make_logits(const advance_problem<T>& problem, int member, int count,
+                 const accumulate_t<T>* inverse_rms, accumulate_t<T>* products) noexcept
+{
+  if (problem.sites.rounding == key_rounding::none) {
+    for (int n = 0; n < count; ++n) { products[n] *= inverse_rms[n]; }
   }
+  if (problem.sites.bias == nullptr) { return; }
+  const accumulate_t<T>* const bias =
+      problem.sites.bias + (problem.first_call + member) * problem.sites.bias_stride;
+  for (int n = 0; n < problem.num_rows; ++n) { products[n] += bias[problem.first_row + n]; }
+  if (count > problem.num_rows) { products[count - 1] += bias[problem.private_bias]; }
 }
 
 //! What a member starts from over one head: the logit, and sums[...] is filled once its weight is known.
@@ -157,15 +184,29 @@ void forward_position(const advance_problem<T>& problem, const call_extras<T>& e
   const int members = problem.num_calls;
   const int stride = problem.num_rows + 1;
   const bool finishes = problem.end == pass_end::finish_first;
-  gather_rows(problem, position, scratch);
+  const int num_rows = find_rows(problem, position, scratch.rows);
+  const bool with_squares = takes_squares_with_logits(problem);
+  if (with_squares) {
+    std::fill(scratch.squares, scratch.squares + num_rows, accumulate{0});
+    for (int h = 0; h < extent.num_heads; ++h) {
+      dot_rows<1>(scratch.queries, row_range<T>{scratch.rows, num_rows}, 0, num_rows,
+                  columns{h * width, width}, plain_key{},
+                  scratch.weights + std::int64_t{h} * stride, stride,
+                  add_squares<accumulate>{scratch.squares});
+    }
+  }
+  find_inverse_rms(problem, position, with_squares ? scratch.squares : nullptr, scratch);
 
   for (int h = 0; h < extent.num_heads; ++h) {
     const columns head{h * width, width};
-    head_logits(problem, extras, head, ahead, scratch);
+    accumulate* const head_weights =
+        scratch.weights + (with_squares ? std::int64_t{h} * stride : 0);
+    if (!with_squares) { head_products(problem, extras, head, ahead, scratch); }
     for (int g = 0; g < members; ++g) {
-      accumulate* const weights = scratch.weights + std::int64_t{g} * stride;
+      accumulate* const weights = head_weights + std::int64_t{g} * stride;
       const bool first = finishes && g == 0;
-      const int count = problem.num_rows + (g == 0 && problem.private_row != nullptr ? 1 : 0);
+      const int count = g == 0 ? num_rows : problem.num_rows;
+      make_logits(problem, g, count, scratch.inverse_rms, weights);
       const carried_state<T> carried = carry_in(problem, g, h, position);
       const softmax_sum<accumulate> sum = softmax(weights, count, carried.logit);
       accumulate* const values = scratch.sums[g] + head.begin;
@@ -192,10 +233,12 @@ void forward_position(const advance_problem<T>& problem, const call_extras<T>& e
             sum.lse;
       }
     }
-    combine(weight_matrix<accumulate>{scratch.weights, stride, 1}, members,
-            row_range<T>{scratch.rows, problem.num_rows}, head, scratch.sums, head.begin);
+    // With squares taken, this is the last pass over the rows, else the first one fetches ahead.
+    combine(weight_matrix<accumulate>{head_weights, stride, 1}, members,
+            streamed_range<T>{scratch.rows, problem.num_rows, with_squares ? ahead : 0}, head,
+            scratch.sums, head.begin);
     if (problem.private_row != nullptr) {
-      combine(weight_matrix<accumulate>{scratch.weights + problem.num_rows, stride, 1}, 1,
+      combine(weight_matrix<accumulate>{head_weights + problem.num_rows, stride, 1}, 1,
               row_range<T>{scratch.rows + problem.num_rows, 1}, head, scratch.sums, head.begin);
     }
   }

@@ -54,6 +54,13 @@ inline constexpr std::size_t num_lanes = 64 / sizeof(Accumulate);
 template <class Accumulate>
 using lanes = typename packed<Accumulate, num_lanes<Accumulate>>::type;
 
+//! Sums of lanes that may be formed at once before they leave the registers. No result depends on it.
+#if defined(__AVX512F__)
+inline constexpr int most_sums = 8;
+#else
+inline constexpr int most_sums = 4;
+#endif
+
 //! \name How many lanes of a block exist: all, which the compiler knows, or the rest of a row.
 //! @{
 struct whole

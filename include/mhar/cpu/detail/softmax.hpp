@@ -18,7 +18,7 @@ struct softmax_sum
 };
 
 //! Turns logits into weights in place. When every logit is -inf, all weights are 0 and lse is -inf: exp(-inf - -inf) would be
-//! NaN. `carried_logit` is -inf when nothing was carried.
+//! NaN. A NaN among the logits makes all weights and lse NaN. `carried_logit` is -inf when nothing was carried.
 template <class Accumulate>
 [[nodiscard]] softmax_sum<Accumulate> softmax(Accumulate* logits, int count,
                                               Accumulate carried_logit) noexcept
@@ -27,8 +27,12 @@ template <class Accumulate>
   Accumulate largest = carried_logit;
   for (int n = 0; n < count; ++n) { largest = logits[n] > largest ? logits[n] : largest; }
   if (largest == nothing) {
-    for (int n = 0; n < count; ++n) { logits[n] = 0; }
-    return {nothing, 0};
+    // No logit is larger than -inf: the sum is -inf, too, unless there is a NaN, which compares with nothing.
+    Accumulate lse = carried_logit;
+    for (int n = 0; n < count; ++n) { lse += logits[n]; }
+    const Accumulate weight = lse == nothing ? Accumulate{0} : lse;
+    for (int n = 0; n < count; ++n) { logits[n] = weight; }
+    return {lse, weight};
   }
   const Accumulate carried = exponential(carried_logit - largest);
   for (int n = 0; n < count; ++n) { logits[n] = exponential(logits[n] - largest); }
