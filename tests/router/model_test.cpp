@@ -6,6 +6,8 @@
 #include "sweep_bodies.hpp"
 #include "toy_model.hpp"
 
+#include <string>
+
 using namespace mhar_test;
 
 namespace {
@@ -113,7 +115,7 @@ void check_outcome(const outcome<T>& actual, const outcome<Other>& expected, dou
 {
   CHECK(static_cast<double>(actual.loss) ==
         doctest::Approx(static_cast<double>(expected.loss)).epsilon(100 * tolerance));
-  const auto compare = [tolerance](const auto& got, const auto& wanted, const char* name) {
+  const auto compare = [tolerance](const auto& got, const auto& wanted, const std::string& name) {
     double scale = 0;
     double difference = 0;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
