@@ -60,6 +60,9 @@ TEST_CASE("analysis: entropy of heads")
   CHECK(entropy[1] == Approx(log_2));
   const std::vector<float> uniform(8, .25f);
   CHECK(mhar::analysis::head_entropy(view(uniform, 2, 1, 4))[0] == Approx(2 * log_2));
+  const std::vector<float> lost = {NAN, NAN, NAN, .5f, .5f, 0};
+  CHECK(std::isnan(mhar::analysis::head_entropy(view(lost, 1, 2, 3))[0]));
+  CHECK(std::isnan(mhar::analysis::head_disagreement(view(lost, 1, 2, 3))));
 }
 
 TEST_CASE("analysis: disagreement of slices with what they share")

@@ -195,6 +195,19 @@ TEST_CASE("reference: one position's overflow stays with that position and head"
   }
 }
 
+TEST_CASE("reference: a NaN logit among -inf is NaN, wherever it stands")
+{
+  for (int place = 0; place < 3; ++place) {
+    double bias[] = {minus_infinity, minus_infinity, minus_infinity};
+    bias[place] = NAN;
+    small_call<float> call{{1, 4, 1, 0}, 3};
+    call.problem.site.bias = bias;
+    call.forward();
+    CHECK(std::isnan(call.lse[0]));
+    for (const double y : call.y) { CHECK(std::isnan(y)); }
+  }
+}
+
 TEST_CASE_TEMPLATE("reference: squares that overflow the storage type do no harm", T, mhar::float16,
                    mhar::bfloat16, float, double)
 {

@@ -67,7 +67,7 @@ template <class Real>
       }
       for (int h = 0; h < weights.num_heads; ++h) {
         const auto own = static_cast<double>(weights.at(p, h)[n]);
-        if (own > 0) { sum += own * std::log(own / mean); }
+        if (own != 0) { sum += own * std::log(own / mean); }  // NaN counts
       }
     }
   }

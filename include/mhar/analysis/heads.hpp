@@ -66,7 +66,7 @@ template <class Real>
   double sum = 0;
   for (int n = 0; n < num_sources; ++n) {
     const auto a = static_cast<double>(weights[n]);
-    if (a > 0) { sum -= a * std::log(a); }
+    if (a != 0) { sum -= a * std::log(a); }  // NaN counts
   }
   return sum;
 }

@@ -67,7 +67,7 @@ inline table scores(const site& s, const vector& query, const table& keys)
 //! Eq. 4: log sum_n exp(l_n) of one head; -inf when every logit is.
 inline double log_sum_exp(const Eigen::Ref<const Eigen::ArrayXd>& logits)
 {
-  const double largest = logits.maxCoeff();
+  const double largest = logits.maxCoeff<Eigen::PropagateNaN>();
   if (largest == -std::numeric_limits<double>::infinity()) { return largest; }
   return largest + std::log((logits - largest).exp().sum());
 }
