@@ -125,7 +125,7 @@ struct advance_problem
 //! Partial sums of the parameters' gradients, one set per chunk of positions, so that they are added in one fixed order
 //! whatever the number of threads. Zeroed when a backward begins; every verb adds to them.
 //!
-//!   query        [num_chunks, S, d]            of w, the folded query
+//!   query        [num_chunks, S, d]            of w, the folded query; null when not wanted
 //!   bias         [num_chunks, S, bias_stride + 1]  entry 0 is the null source's, entry 1+n row n's; null when not wanted
 //!   null_source  [num_chunks, S, d]            null when not wanted
 //!   gate         [num_chunks, S]               null when not wanted
