@@ -3,73 +3,160 @@
 #pragma once
 
 #include <mhar/block/detail/dependency.cuh>
+#include <mhar/block/detail/route_cluster.cuh>
 #include <mhar/block/detail/route_core.cuh>
-#include <mhar/block/detail/route_finish.cuh>
-#include <mhar/block/detail/row_stages.cuh>
+#include <mhar/block/detail/route_keys.cuh>
+#include <mhar/block/detail/route_stream.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace kernel {
 
-//! Shared memory, in this order: route_storage, then the stages.
-template <class T, int ChunksPerThread, int MaxThreads, int Capacity>
-__global__ void __launch_bounds__(MaxThreads)
+//! Shared memory, in this order: two route_storages, then the stages. The first threads own columns, the last `head_threads`
+//! serve the heads.
+template <class T, int ChunksPerThread, bool Joined, int MaxThreads, int MinBlocks, int Capacity>
+__global__ void __launch_bounds__(MaxThreads, MinBlocks)
     route_kernel(const __grid_constant__ block::route_parameters<T> p,
                  const __grid_constant__ block::row_pointers<T, Capacity> rows,
-                 const block::detail::stage_shape stages)
+                 const block::detail::stage_shape stages, const int head_threads)
 {
-  using columns_type = block::detail::register_columns<T, ChunksPerThread>;
-  using storage_type = block::detail::route_storage<accumulate_t<T>>;
+  namespace detail = block::detail;
+  using accumulate = accumulate_t<T>;
+  using columns_type = detail::register_columns<T, ChunksPerThread>;
+  using storage_type = detail::route_storage<accumulate>;
   extern __shared__ uint4 shared_memory[];
-  auto* const memory = reinterpret_cast<accumulate_t<T>*>(shared_memory);
+  auto* const memory = reinterpret_cast<accumulate*>(shared_memory);
+  const std::size_t storage_size = storage_type::size(p.tree);
   const storage_type storage = storage_type::carve(memory, p.tree);
-  auto* const staged = reinterpret_cast<char*>(memory + storage_type::size(p.tree));
+  auto* const staged = reinterpret_cast<char*>(memory + 2 * storage_size);
+  const int threads = static_cast<int>(blockDim.x);
+  const int column_threads = threads - head_threads;
+  // Sums are there to be read; steps are there to be read.
+  const detail::named_barriers<1, 2> summed{threads};
+  const detail::named_barriers<3, 4> stepped{threads};
 
-  block::detail::release_dependents();
-  block::detail::wait_for_dependencies();
-  columns_type columns{p};
-  block::detail::row_stages<T, columns_type, Capacity> source{p, rows, columns, stages, staged};
-  source.start();
-  block::detail::route_core<T, columns_type> core{p, storage, columns};
-  block::detail::route_finish<T, columns_type> finish{p, storage, columns};
-  core.begin();
-  for (; source.more(); source.next()) {
-    core.take(source.wait(), source.position(), source.first_row(), source.count());
-    if (source.last_of_position()) { finish(source.position()); }
+  detail::release_dependents();
+  detail::wait_for_dependencies();
+  detail::stream_place now{blockIdx.x};
+  const int warp = detail::warp_of_thread();
+  const int head_warp = warp - column_threads / 32;
+  int parity = 0;
+
+  if (head_warp >= 0) {
+    detail::route_heads<T> heads{p, head_warp, head_threads / 32};
+    if (p.null_source) {
+      __syncthreads();
+      heads.find_null_logits(storage, detail::null_row<T>{p});
+      __syncthreads();
+    }
+    for (; now.position < p.num_positions; now.step(stages), parity ^= 1) {
+      summed.sync(parity);
+      heads.advance(storage.alternate(parity, storage_size),
+                    detail::staged_rows<T>{staged + now.offset(stages), stages.row_bytes},
+                    now.position, now.first_row(stages), now.num_rows(stages, p.num_rows));
+      stepped.arrive(parity);
+    }
+    return;
   }
+
+  columns_type columns{p};
+  detail::stream_place ahead = now;
+  const auto copy_next = [&] {
+    if (ahead.batch == 0) { detail::prefetch_inputs(p, columns, ahead.position); }
+    detail::copy_batch(p, rows, columns, stages, ahead, staged);
+    ahead.step(stages);
+  };
+  for (int stage = 0; stage < stages.num_stages; ++stage) { copy_next(); }
+  columns.load_weights(p);
+  if (p.null_source) {
+    detail::sum_keys(p, storage, detail::null_row<T>{p}, 1, key_rounding::none, warp,
+                     column_threads / 32);
+    __syncthreads();
+    __syncthreads();
+  }
+
+  detail::column_warps<T, ChunksPerThread, Joined> work{p, columns};
+  using squares_type = detail::block_squares<T, columns_type, detail::named_barrier<5>>;
+  detail::route_finish<T, columns_type, squares_type> finish{
+      p, columns, squares_type{p, storage.output_sums, {column_threads}}};
+  const auto complete = [&](const detail::stream_place& place, int of) {
+    const storage_type stored = storage.alternate(of, storage_size);
+    stepped.sync(of);
+    if (place.batch == 0) { work.start_mix(stored.null_logits); }
+    work.mix(staged + place.offset(stages), stages.row_bytes, place.num_rows(stages, p.num_rows),
+             stored.steps);
+    if (place.batch == stages.num_batches - 1) { finish(place.position, stored.normalizers); }
+  };
+
+  detail::stream_place before = now;
+  for (bool first = true; now.position < p.num_positions;
+       now.step(stages), parity ^= 1, first = false) {
+    const int count = now.num_rows(stages, p.num_rows);
+    char* const stage = staged + now.offset(stages);
+    // All stages are filled at first, and from the second batch on each batch's stage is filled again after the next batch.
+    detail::wait_for_copy_groups(stages.num_stages - (first ? 1 : 2));
+    const int updated = p.updated_row - now.first_row(stages);
+    if (updated >= 0 && updated < count) {
+      detail::staged_rows<T>{stage, stages.row_bytes}.update(p, columns, now.position, updated);
+    }
+    work.sum(stage, stages.row_bytes, count, storage.alternate(parity, storage_size).sums,
+             storage.stride);
+    summed.arrive(parity);
+    if (!first) {
+      complete(before, parity ^ 1);
+      copy_next();
+    }
+    before = now;
+  }
+  complete(before, parity ^ 1);
 }
 
-//! `scratch` holds route_storage and the mix of each block, `scratch_stride` elements per block; null when they lie in shared
-//! memory.
+//! A cluster of blocks per position, each with some of its columns: for few positions.
+template <class T, int Capacity>
+__global__ void __launch_bounds__(1024)
+    route_cluster_kernel(const __grid_constant__ block::route_parameters<T> p,
+                         const __grid_constant__ block::row_pointers<T, Capacity> rows,
+                         const int units_per_block)
+{
+  extern __shared__ uint4 shared_memory[];
+  block::detail::release_dependents();
+  block::detail::route_cluster<T, Capacity>{p, rows, units_per_block,
+                                            reinterpret_cast<char*>(shared_memory)}();
+}
+
+//! `scratch` holds route_storage and memory_columns of each block, `scratch_stride` elements per block; null when they lie in
+//! shared memory.
 template <class T, int Capacity>
 __global__ void __launch_bounds__(256)
     route_any_kernel(const __grid_constant__ block::route_parameters<T> p,
                      const __grid_constant__ block::row_pointers<T, Capacity> rows,
                      accumulate_t<T>* const scratch, const std::int64_t scratch_stride)
 {
-  using columns_type = block::detail::memory_columns<T>;
-  using storage_type = block::detail::route_storage<accumulate_t<T>>;
+  namespace detail = block::detail;
+  using columns_type = detail::memory_columns<T>;
+  using storage_type = detail::route_storage<accumulate_t<T>>;
+  using source_type = detail::rows_in_memory<T, block::row_pointers<T, Capacity>>;
   extern __shared__ uint4 shared_memory[];
   auto* const memory = scratch != nullptr ? scratch + blockIdx.x * scratch_stride
                                           : reinterpret_cast<accumulate_t<T>*>(shared_memory);
   const storage_type storage = storage_type::carve(memory, p.tree);
 
-  block::detail::release_dependents();
-  block::detail::wait_for_dependencies();
+  detail::release_dependents();
+  detail::wait_for_dependencies();
   columns_type columns{p, memory + storage_type::size(p.tree)};
-  block::detail::route_core<T, columns_type> core{p, storage, columns};
-  block::detail::route_finish<T, columns_type> finish{p, storage, columns};
+  detail::route_core<T, columns_type> core{p, storage, columns};
+  using squares_type = detail::block_squares<T, columns_type, detail::block_barrier>;
+  detail::route_finish<T, columns_type, squares_type> finish{
+      p, columns, squares_type{p, storage.output_sums, {}}};
   core.begin();
   for (std::int64_t position = blockIdx.x; position < p.num_positions; position += gridDim.x) {
     int first = 0;
     do {
       const int left = p.num_rows - first;
-      const int count = left < block::detail::rows_per_batch ? left : block::detail::rows_per_batch;
-      core.take(block::detail::rows_in_memory<T, block::row_pointers<T, Capacity>>{p, rows,
-                                                                                   position, first},
-                position, first, count);
+      const int count = left < detail::rows_per_batch ? left : detail::rows_per_batch;
+      core.take(source_type{p, rows, position, first}, position, first, count);
       first += count;
     } while (first < p.num_rows);
-    finish(position);
+    finish(position, storage.normalizers);
   }
 }
 

@@ -3,10 +3,11 @@
 //!
 //!   chunk   up to chunk_width<T> consecutive columns of one head, added in order
 //!   group   `group` consecutive chunks of one head (a power of two), added as a butterfly: lane l and lane l ^ group/2, ..., l ^ 1
-//!   head    its groups dealt to `lanes_per_head` lanes in turn, each lane's added in order, the lanes added as a butterfly
-//!   row     all its groups dealt to 32 lanes in turn, likewise
+//!   span    `depth` groups in a row, 1 unless a group has 32 chunks: each lane first adds its `depth` chunks in order
+//!   head    its spans dealt to `lanes_per_head` lanes in turn, each lane's added in order, the lanes added as a butterfly
+//!   row     all its spans dealt to 32 lanes in turn, likewise
 //!
-//! However many threads carry a position, they carry whole groups, and the sums come out the same.
+//! However many threads carry a position, they carry whole spans, and the sums come out the same.
 #pragma once
 
 #include <mhar/types/shape.hpp>
@@ -26,6 +27,13 @@ struct width_tree
   int num_groups;
   int lanes_per_head;  //!< a power of two: 32 lanes serve as many heads at a time as they can
 
+  int depth;  //!< groups per span: deepest(num_chunks) where whole spans fit a head, else 1
+  int spans_per_head;
+  int num_spans;
+  int group_shift;  //!< logarithms, since a division by a power of two that is not known to be one is slow
+  int span_shift;
+  int lanes_shift;
+
   //! Columns of chunk c: [first_column(c), first_column(c) + columns(c)).
   [[nodiscard]] MHAR_HOST_DEVICE constexpr int head_of(int chunk) const noexcept
   {
@@ -43,6 +51,12 @@ struct width_tree
     return left < chunk_width ? left : chunk_width;
   }
 };
+
+//! Chunks that one lane takes of a row: more of them need fewer sums across lanes, fewer keep more threads at work.
+[[nodiscard]] MHAR_HOST_DEVICE constexpr int deepest(int num_chunks) noexcept
+{
+  return num_chunks <= 224 ? 1 : num_chunks <= 896 ? 2 : 4;
+}
 
 //! The tree of a shape whose width is below 2^31.
 [[nodiscard]] MHAR_HOST_DEVICE constexpr width_tree make_width_tree(const shape& extent,
@@ -62,6 +76,13 @@ struct width_tree
   while (tree.lanes_per_head > 1 && tree.lanes_per_head * tree.num_heads > 32) {
     tree.lanes_per_head /= 2;
   }
+  const int depth = deepest(tree.num_chunks);
+  tree.depth = tree.group == 32 && tree.groups_per_head % depth == 0 ? depth : 1;
+  tree.spans_per_head = tree.groups_per_head / tree.depth;
+  tree.num_spans = tree.num_groups / tree.depth;
+  while ((1 << tree.group_shift) < tree.group) { ++tree.group_shift; }
+  while ((1 << tree.span_shift) < tree.group * tree.depth) { ++tree.span_shift; }
+  while ((1 << tree.lanes_shift) < tree.lanes_per_head) { ++tree.lanes_shift; }
   return tree;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sums of chunks over a group and of groups over a head or a row, in the order that thread::width_tree fixes.
+//! Sums of chunks over a span and of spans over a head or a row, in the order that thread::width_tree fixes.
 #pragma once
 
 #include <mhar/thread/vector.hpp>
@@ -10,78 +10,84 @@ namespace block::detail {
 
 inline constexpr unsigned full_warp = 0xffffffffu;
 
-//! Butterfly over `lanes` lanes, a power of two: every lane gets the sum.
+//! The warp of this thread, as a value that the compiler knows to be the same in all its lanes.
+[[nodiscard]] __device__ __forceinline__ int warp_of_thread()
+{
+  return __shfl_sync(full_warp, static_cast<int>(threadIdx.x) / 32, 0);
+}
+
+//! Butterfly over `lanes` lanes, a power of two, for several values at a time: every lane gets the sums.
+template <int Count, class Accumulate>
+__device__ __forceinline__ void butterfly_sums(thread::vector<Accumulate, Count>& values, int lanes)
+{
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    if (offset >= lanes) { continue; }
+#pragma unroll
+    for (int i = 0; i < Count; ++i) { values[i] += __shfl_xor_sync(full_warp, values[i], offset); }
+  }
+}
+
 template <class Accumulate>
 [[nodiscard]] __device__ __forceinline__ Accumulate butterfly_sum(Accumulate value, int lanes)
 {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(full_warp, value, offset);
-  }
-  return value;
+  thread::vector<Accumulate, 1> values{{value}};
+  butterfly_sums(values, lanes);
+  return values[0];
 }
 
-//! One round of a butterfly that halves the number of values a lane carries: lanes with `upper` keep the second half. The
-//! sums are those of butterfly_sum, with one shuffle for two values.
-template <int Count, class Accumulate>
-[[nodiscard]] __device__ __forceinline__ thread::vector<Accumulate, Count / 2> exchange_sum(
-    const thread::vector<Accumulate, Count>& values, int offset, bool upper)
-{
-  thread::vector<Accumulate, Count / 2> kept;
-#pragma unroll
-  for (int i = 0; i < Count / 2; ++i) {
-    const Accumulate sent = upper ? values[i] : values[i + Count / 2];
-    kept[i] =
-        (upper ? values[i + Count / 2] : values[i]) + __shfl_xor_sync(full_warp, sent, offset);
-  }
-  return kept;
-}
-
-//! Sums eight values of this lane's chunk over the chunk's group and stores value v at sums[v*stride + group]. All lanes of the
-//! warp call; a lane without a chunk passes `valid` false.
+//! Sums two values over each group of 2^group_shift lanes and stores them at sums[0] and sums[stride], where `sums` is the entry
+//! of the lane's span. All lanes of the warp call; one without a chunk passes `valid` false.
 template <class Accumulate>
-__device__ __forceinline__ void store_group_sums(const thread::vector<Accumulate, 8>& values,
-                                                 Accumulate* sums, int stride, int chunk,
-                                                 int group_size, bool valid)
+__device__ __forceinline__ void store_group_sums(Accumulate first, Accumulate second,
+                                                 Accumulate* sums, int stride, int group_shift,
+                                                 bool valid)
 {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (group_size >= 8) {
-    const int half = group_size / 2;
-    const int quarter = group_size / 4;
-    const int eighth = group_size / 8;
-    const auto four = exchange_sum<8>(values, half, (lane & half) != 0);
-    const auto two = exchange_sum<4>(four, quarter, (lane & quarter) != 0);
-    const auto one = exchange_sum<2>(two, eighth, (lane & eighth) != 0);
-    const Accumulate sum = butterfly_sum(one[0], eighth);
-    const int index = ((lane & half) != 0 ? 4 : 0) + ((lane & quarter) != 0 ? 2 : 0) +
-                      ((lane & eighth) != 0 ? 1 : 0);
-    if (valid && (lane & (eighth - 1)) == 0) { sums[index * stride + chunk / group_size] = sum; }
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  if (group_shift == 0) {
+    if (valid) {
+      sums[0] = first;
+      sums[stride] = second;
+    }
     return;
   }
+  // The upper half of a group's lanes goes on with the second value, the lower half with the first: one shuffle for two sums.
+  const int half = 1 << (group_shift - 1);
+  const bool upper = (lane & half) != 0;
+  Accumulate sum =
+      (upper ? second : first) + __shfl_xor_sync(full_warp, upper ? first : second, half);
+  if (half > 8) { sum += __shfl_xor_sync(full_warp, sum, 8); }
+  if (half > 4) { sum += __shfl_xor_sync(full_warp, sum, 4); }
+  if (half > 2) { sum += __shfl_xor_sync(full_warp, sum, 2); }
+  if (half > 1) { sum += __shfl_xor_sync(full_warp, sum, 1); }
+  if (valid && (lane & (half - 1)) == 0) { sums[upper ? stride : 0] = sum; }
+}
+
+//! The same for one value.
+template <class Accumulate>
+__device__ __forceinline__ void store_group_sum(Accumulate value, Accumulate* sum_of_span,
+                                                int group_shift, bool valid)
+{
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const Accumulate sum = butterfly_sum(value, 1 << group_shift);
+  if (valid && (lane & ((1 << group_shift) - 1)) == 0) { *sum_of_span = sum; }
+}
+
+//! Sums of `count` spans by `lanes` neighbouring lanes, of which this is number `lane`, for Count values that lie `stride` apart;
+//! every lane gets them.
+template <int Count, class Accumulate>
+[[nodiscard]] __device__ __forceinline__ thread::vector<Accumulate, Count> sum_spans(
+    const Accumulate* sums, int stride, int count, int lane, int lanes)
+{
+  thread::vector<Accumulate, Count> total{};
+#pragma unroll 1
+  for (int span = lane; span < count; span += lanes) {
 #pragma unroll
-  for (int v = 0; v < 8; ++v) {
-    const Accumulate sum = butterfly_sum(values[v], group_size);
-    if (valid && (lane & (group_size - 1)) == 0) { sums[v * stride + chunk / group_size] = sum; }
+    for (int i = 0; i < Count; ++i) { total[i] += sums[i * stride + span]; }
   }
-}
-
-//! The sum of one value of this lane's chunk over its group.
-template <class Accumulate>
-__device__ __forceinline__ void store_group_sum(Accumulate value, Accumulate* sums, int chunk,
-                                                int group_size, bool valid)
-{
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Accumulate sum = butterfly_sum(value, group_size);
-  if (valid && (lane & (group_size - 1)) == 0) { sums[chunk / group_size] = sum; }
-}
-
-//! Sum of `count` group sums by `lanes` neighbouring lanes, of which this is number `lane`; every lane gets it.
-template <class Accumulate>
-[[nodiscard]] __device__ __forceinline__ Accumulate sum_groups(const Accumulate* sums, int count,
-                                                               int lane, int lanes)
-{
-  Accumulate sum = 0;
-  for (int group = lane; group < count; group += lanes) { sum += sums[group]; }
-  return butterfly_sum(sum, lanes);
+  // The heads' number of lanes is the same in all lanes, so the rounds below do not diverge.
+  butterfly_sums(total, lanes);
+  return total;
 }
 
 }  // namespace block::detail

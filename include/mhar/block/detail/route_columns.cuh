@@ -3,10 +3,32 @@
 #pragma once
 
 #include <mhar/block/detail/columns.cuh>
+#include <mhar/block/detail/group_sums.cuh>
 #include <mhar/block/route_parameters.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
+
+//! Columns of a parameter of any type. Out of line: it is for what happens once per block.
+template <class Accumulate, int Count>
+[[nodiscard]] __device__ __noinline__ thread::vector<Accumulate, Count> load_parameter(
+    const const_array& from, int column, int count, Accumulate absent)
+{
+  return load_columns<Accumulate, Count>(from.data, from.type, column, count, absent);
+}
+
+//! Columns of a parameter that is read at every position: float at once, other types and alignments by a call.
+template <class Accumulate, int Count>
+[[nodiscard]] __device__ __forceinline__ thread::vector<Accumulate, Count> load_hot_parameter(
+    const const_array& from, int column, int count, Accumulate absent)
+{
+  const float* const floats = static_cast<const float*>(from.data) + column;
+  if (from && from.type == element::float32 && count == Count &&
+      is_accessible<float, Count>(floats)) {
+    return load_accesses<Accumulate, Count>(floats);
+  }
+  return load_parameter<Accumulate, Count>(from, column, count, absent);
+}
 
 //! The folded query of a chunk: scale*q*g, or scale*q where g is applied to the rounded key.
 template <class T, class Accumulate = accumulate_t<T>>
@@ -14,19 +36,17 @@ template <class T, class Accumulate = accumulate_t<T>>
 fold_chunk(const route_parameters<T>& p, int column, int count)
 {
   constexpr int width = thread::chunk_width<T>;
-  auto weight = load_columns<Accumulate, width>(p.query.data, p.query.type, column, count);
+  auto weight = load_parameter<Accumulate, width>(p.query, column, count, Accumulate{0});
+  const bool folds = p.norm_weight && p.rounding != key_rounding::storage_twice;
+  const auto g = load_parameter<Accumulate, width>(folds ? p.norm_weight : const_array{}, column,
+                                                   count, Accumulate{1});
 #pragma unroll
-  for (int i = 0; i < width; ++i) { weight[i] *= p.scale; }
-  if (p.norm_weight && p.rounding != key_rounding::storage_twice) {
-    const auto g =
-        load_columns<Accumulate, width>(p.norm_weight.data, p.norm_weight.type, column, count);
-#pragma unroll
-    for (int i = 0; i < width; ++i) { weight[i] *= g[i]; }
-  }
+  for (int i = 0; i < width; ++i) { weight[i] = weight[i] * p.scale * g[i]; }
   return weight;
 }
 
-//! Registers: a warp owns 32 * ChunksPerThread consecutive chunks, lane l the l-th of each 32. Every chunk is full.
+//! Registers: a warp owns 32 * ChunksPerThread consecutive chunks, lane l the l-th of each 32. Every chunk is full, and partial,
+//! o, y and mix are T or float, aligned to 16 bytes. Keys are not rounded.
 template <class T, int ChunksPerThread>
 class register_columns
 {
@@ -36,14 +56,21 @@ public:
   using values = thread::vector<accumulate, chunk_width>;
 
   __device__ __forceinline__ explicit register_columns(const route_parameters<T>& p)
-      : first_{static_cast<int>(threadIdx.x) / 32 * 32 * ChunksPerThread +
-               static_cast<int>(threadIdx.x) % 32},
-        num_chunks_{p.tree.num_chunks}
+      : first_{warp_of_thread() * 32 * ChunksPerThread + static_cast<int>(threadIdx.x) % 32}
   {
+    valid_ = (p.tree.num_chunks - first_ + 31) / 32;
 #pragma unroll
     for (int i = 0; i < ChunksPerThread; ++i) {
       heads_[i] = valid(i) ? p.tree.head_of(chunk(i)) : 0;
     }
+  }
+  //! For a block that owns a part of the columns: one chunk, or none.
+  __device__ __forceinline__ register_columns(const route_parameters<T>& p, int chunk_of_thread,
+                                              bool exists)
+      : first_{exists ? chunk_of_thread : 0}, valid_{exists ? 1 : 0}
+  {
+    static_assert(ChunksPerThread == 1, "a thread of a partial block owns one chunk");
+    heads_[0] = p.tree.head_of(first_);
   }
   __device__ __forceinline__ void load_weights(const route_parameters<T>& p)
   {
@@ -55,10 +82,7 @@ public:
 
   [[nodiscard]] static constexpr __device__ int size() { return ChunksPerThread; }
   [[nodiscard]] __device__ __forceinline__ int chunk(int i) const { return first_ + 32 * i; }
-  [[nodiscard]] __device__ __forceinline__ bool valid(int i) const
-  {
-    return chunk(i) < num_chunks_;
-  }
+  [[nodiscard]] __device__ __forceinline__ bool valid(int i) const { return i < valid_; }
   [[nodiscard]] __device__ __forceinline__ int column(int i) const
   {
     return chunk(i) * chunk_width;
@@ -69,16 +93,36 @@ public:
   [[nodiscard]] __device__ __forceinline__ const values& mix(int i) const { return mixes_[i]; }
   __device__ __forceinline__ void set_mix(int i, const values& value) { mixes_[i] = value; }
 
+  //! Chunk i of a position of an activation.
+  [[nodiscard]] __device__ __forceinline__ values load(const const_matrix& from,
+                                                       std::int64_t position, int i) const
+  {
+    const std::int64_t at = position * from.position_stride + column(i);
+    if (from.type == element_of<T>::value) {
+      return load_accesses<accumulate, chunk_width>(static_cast<const T*>(from.data) + at);
+    }
+    return load_accesses<accumulate, chunk_width>(static_cast<const float*>(from.data) + at);
+  }
+  __device__ __forceinline__ void store(const matrix& to, std::int64_t position, int i,
+                                        const values& value) const
+  {
+    const std::int64_t at = position * to.position_stride + column(i);
+    if (to.type == element_of<T>::value) { store_accesses(static_cast<T*>(to.data) + at, value); }
+    else {
+      store_accesses(static_cast<float*>(to.data) + at, value);
+    }
+  }
+
 private:
   int first_;
-  int num_chunks_;
+  int valid_;
   int heads_[static_cast<std::size_t>(ChunksPerThread)];
   values weights_[static_cast<std::size_t>(ChunksPerThread)];
   values mixes_[static_cast<std::size_t>(ChunksPerThread)];
 };
 
-//! Memory, for any width and head width: the block's threads take the chunks in turn. The folded query is computed again at each
-//! use, the mix lies in `memory`, [d].
+//! Memory, for any width, head width, type and alignment: the block's warps take 32*depth chunks in turn. `memory` holds the
+//! folded query and the mix, [d] each.
 template <class T>
 class memory_columns
 {
@@ -88,19 +132,31 @@ public:
   using values = thread::vector<accumulate, chunk_width>;
 
   __device__ __forceinline__ memory_columns(const route_parameters<T>& p, accumulate* memory)
-      : p_{p}, memory_{memory}
+      : p_{p}, weights_{memory}, mixes_{memory + p.tree.width}
   {
   }
-  __device__ __forceinline__ void load_weights(const route_parameters<T>&) {}
+  //! A thread writes and reads its own chunks only.
+  __device__ __forceinline__ void load_weights(const route_parameters<T>&)
+  {
+    for (int i = 0; i < size(); ++i) {
+      if (valid(i)) {
+        thread::store_elements(weights_ + column(i), fold_chunk(p_, column(i), count(i)), count(i));
+      }
+    }
+  }
 
+  //! Rounded up, so that every lane takes part in the sums of its warp.
   [[nodiscard]] __device__ __forceinline__ int size() const
   {
-    const int threads = static_cast<int>(blockDim.x);
-    return (p_.tree.num_chunks + threads - 1) / threads;
+    const int at_once = static_cast<int>(blockDim.x) * p_.tree.depth;
+    return (p_.tree.num_chunks + at_once - 1) / at_once * p_.tree.depth;
   }
   [[nodiscard]] __device__ __forceinline__ int chunk(int i) const
   {
-    return i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    const int depth = p_.tree.depth;
+    const int warps = static_cast<int>(blockDim.x) / 32;
+    const int span = i / depth * warps + static_cast<int>(threadIdx.x) / 32;
+    return (span * depth + i % depth) * 32 + static_cast<int>(threadIdx.x) % 32;
   }
   [[nodiscard]] __device__ __forceinline__ bool valid(int i) const
   {
@@ -120,20 +176,33 @@ public:
   }
   [[nodiscard]] __device__ __forceinline__ values weight(int i) const
   {
-    return fold_chunk(p_, column(i), count(i));
+    return thread::load_elements<accumulate, chunk_width>(weights_ + column(i), count(i));
   }
   [[nodiscard]] __device__ __forceinline__ values mix(int i) const
   {
-    return thread::load_elements<accumulate, chunk_width>(memory_ + column(i), count(i));
+    return thread::load_elements<accumulate, chunk_width>(mixes_ + column(i), count(i));
   }
   __device__ __forceinline__ void set_mix(int i, const values& value)
   {
-    thread::store_elements(memory_ + column(i), value, count(i));
+    thread::store_elements(mixes_ + column(i), value, count(i));
+  }
+
+  [[nodiscard]] __device__ __forceinline__ values load(const const_matrix& from,
+                                                       std::int64_t position, int i) const
+  {
+    const std::int64_t at = position * from.position_stride + column(i);
+    return load_columns<accumulate, chunk_width>(from.data, from.type, at, count(i));
+  }
+  __device__ __forceinline__ void store(const matrix& to, std::int64_t position, int i,
+                                        const values& value) const
+  {
+    store_columns(to.data, to.type, position * to.position_stride + column(i), count(i), value);
   }
 
 private:
   const route_parameters<T>& p_;
-  accumulate* memory_;
+  accumulate* weights_;
+  accumulate* mixes_;
 };
 
 }  // namespace block::detail

@@ -2,82 +2,115 @@
 //! The end of a forward call (eq. 6 and 7): normalise the mix, gate it, add the partial, norm the sum, store what is wanted.
 #pragma once
 
-#include <mhar/block/detail/group_sums.cuh>
+#include <mhar/block/detail/named_barrier.cuh>
+#include <mhar/block/detail/quick_math.cuh>
 #include <mhar/block/detail/route_columns.cuh>
 #include <mhar/block/detail/route_storage.cuh>
-#include <mhar/thread/inverse_rms.hpp>
 #include <mhar/thread/multiply_add.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
-//! All threads of the block call operator() with the position whose rows were all taken. No barrier without an output norm,
-//! one with it.
-template <class T, class Columns>
+template <class Accumulate, int Count>
+[[nodiscard]] __device__ __forceinline__ Accumulate
+sum_of_squares(const thread::vector<Accumulate, Count>& o, Accumulate scale)
+{
+  Accumulate sum = 0;
+#pragma unroll
+  for (int c = 0; c < Count; ++c) {
+    const Accumulate scaled = o[c] * scale;
+    sum = thread::multiply_add(scaled, scaled, sum);
+  }
+  return sum;
+}
+
+//! The sum of the squares of o over the row, which the columns of a block hold: span sums in shared memory, then one sum that every
+//! warp forms for itself. One barrier; the second call for a position has one more.
+template <class T, class Columns, class Barrier>
+class block_squares
+{
+public:
+  using accumulate = accumulate_t<T>;
+
+  __device__ __forceinline__ block_squares(const route_parameters<T>& p, accumulate* sums,
+                                           const Barrier& barrier)
+      : p_{p}, sums_{sums}, barrier_{barrier}
+  {
+  }
+  //! Each element times `scale`; `again` for the second call.
+  [[nodiscard]] __device__ __forceinline__ accumulate operator()(const Columns& columns,
+                                                                 accumulate scale, bool again) const
+  {
+    if (again) { barrier_.sync(); }
+    accumulate of_lane = 0;
+#pragma unroll
+    for (int i = 0; i < columns.size(); ++i) {
+      const int place = i & (p_.tree.depth - 1);
+      const accumulate square =
+          columns.valid(i) ? sum_of_squares(columns.mix(i), scale) : accumulate{0};
+      of_lane = place == 0 ? square : of_lane + square;
+      if (place == p_.tree.depth - 1) {
+        store_group_sum(of_lane, sums_ + (columns.chunk(i) >> p_.tree.span_shift),
+                        p_.tree.group_shift, columns.valid(i));
+      }
+    }
+    barrier_.sync();
+    return sum_spans<1>(sums_, 0, p_.tree.num_spans, static_cast<int>(threadIdx.x) & 31, 32)[0];
+  }
+
+private:
+  const route_parameters<T>& p_;
+  accumulate* sums_;
+  Barrier barrier_;
+};
+
+//! All threads that own columns call operator() with a position whose rows were all taken. Squares sums over the row.
+template <class T, class Columns, class Squares>
 class route_finish
 {
 public:
   using accumulate = accumulate_t<T>;
-  using storage = route_storage<accumulate>;
   static constexpr int chunk_width = thread::chunk_width<T>;
   using values = thread::vector<accumulate, chunk_width>;
 
-  __device__ __forceinline__ route_finish(const route_parameters<T>& p, const storage& shared,
-                                          Columns& columns)
+  __device__ __forceinline__ route_finish(const route_parameters<T>& p, Columns& columns,
+                                          const Squares& squares)
       : p_{p},
-        shared_{shared},
         columns_{columns},
+        squares_{squares},
         gate_{p.gate ? load<accumulate>(p.gate.data, p.gate.type, 0) : accumulate{1}}
   {
   }
 
-  __device__ __forceinline__ void operator()(std::int64_t position)
+  __device__ __forceinline__ void operator()(std::int64_t position, const accumulate* normalizers)
   {
     const bool normed = p_.norm == output_norm::rms;
     // Columns that are neither stored nor normed are not needed.
     if (!normed && !p_.y && !p_.combined && !p_.mix) { return; }
 #pragma unroll
     for (int i = 0; i < columns_.size(); ++i) {
-      const bool valid = columns_.valid(i);
-      accumulate square = 0;
-      if (valid) {
-        const values o = combine(i, position);
-        if (normed) {
-          columns_.set_mix(i, o);
-          square = sum_of_squares(o, accumulate{1});
-        }
-        else {
-          store(p_.y, position, i, o);
-        }
-      }
-      if (normed) {
-        store_group_sum(square, shared_.output_sums, columns_.chunk(i), p_.tree.group, valid);
+      if (!columns_.valid(i)) { continue; }
+      const values o = combine(i, position, normalizers);
+      if (normed) { columns_.set_mix(i, o); }
+      else {
+        store(p_.y, position, i, o);
       }
     }
     if (normed) { norm(position); }
   }
 
 private:
-  [[nodiscard]] __device__ __forceinline__ std::int64_t index(std::int64_t stride,
-                                                              std::int64_t position, int i) const
-  {
-    return position * stride + columns_.column(i);
-  }
-
   //! o = partial + alpha*mix of chunk i; stores mix and o where they are wanted.
-  [[nodiscard]] __device__ __forceinline__ values combine(int i, std::int64_t position)
+  [[nodiscard]] __device__ __forceinline__ values combine(int i, std::int64_t position,
+                                                          const accumulate* normalizers)
   {
-    const int count = columns_.count(i);
-    const accumulate normalizer = shared_.normalizers[columns_.head(i)];
+    const accumulate normalizer = normalizers[columns_.head(i)];
     values o = columns_.mix(i);
 #pragma unroll
     for (int c = 0; c < chunk_width; ++c) { o[c] *= normalizer; }
-    if (p_.mix) {
-      store_columns(p_.mix.data, p_.mix.type, index(p_.mix.position_stride, position, i), count, o);
-    }
+    if (p_.mix) { columns_.store(p_.mix, position, i, o); }
     if (p_.partial) {
-      const values partial = load_columns<accumulate, chunk_width>(
-          p_.partial.data, p_.partial.type, index(p_.partial.position_stride, position, i), count);
+      const values partial = columns_.load(p_.partial, position, i);
 #pragma unroll
       for (int c = 0; c < chunk_width; ++c) {
         o[c] = gate_ == accumulate{0} ? partial[c] : thread::multiply_add(gate_, o[c], partial[c]);
@@ -99,70 +132,41 @@ private:
                                         const values& o)
   {
     if (!to) { return; }
-    const std::int64_t at = index(to.position_stride, position, i);
     if (gate_ == accumulate{0} && p_.partial && p_.partial.type == to.type) {
-      copy_columns(to.data, at, p_.partial.data, index(p_.partial.position_stride, position, i),
-                   to.type, columns_.count(i));
+      copy_columns(to.data, position * to.position_stride + columns_.column(i), p_.partial.data,
+                   position * p_.partial.position_stride + columns_.column(i), to.type,
+                   columns_.count(i));
     }
     else {
-      store_columns(to.data, to.type, at, columns_.count(i), o);
+      columns_.store(to, position, i, o);
     }
   }
 
-  [[nodiscard]] static __device__ __forceinline__ accumulate sum_of_squares(const values& o,
-                                                                            accumulate scale)
-  {
-    accumulate sum = 0;
-#pragma unroll
-    for (int c = 0; c < chunk_width; ++c) {
-      const accumulate scaled = o[c] * scale;
-      sum = thread::multiply_add(scaled, scaled, sum);
-    }
-    return sum;
-  }
-
-  //! y = o * rms(o)^-1 * og, where the columns now hold o. Every warp forms the sum over the row for itself.
+  //! y = o * rms(o)^-1 * og, where the columns hold o.
   __device__ __forceinline__ void norm(std::int64_t position)
   {
-    __syncthreads();
-    const accumulate sum = sum_row();
-    accumulate inverse = thread::inverse_rms(sum, p_.tree.width, p_.norm_eps);
+    const accumulate sum = squares_(columns_, accumulate{1}, false);
+    accumulate inverse = quick_inverse_rms(sum, p_.tree.width, p_.norm_eps);
     if (thread::overflowed(sum)) {
-      __syncthreads();
-#pragma unroll
-      for (int i = 0; i < columns_.size(); ++i) {
-        const bool valid = columns_.valid(i);
-        const accumulate square =
-            valid ? sum_of_squares(columns_.mix(i), thread::overflow_scale<accumulate>)
-                  : accumulate{0};
-        store_group_sum(square, shared_.output_sums, columns_.chunk(i), p_.tree.group, valid);
-      }
-      __syncthreads();
-      inverse = thread::scaled_inverse_rms(sum_row(), p_.tree.width);
+      inverse = thread::scaled_inverse_rms(
+          squares_(columns_, thread::overflow_scale<accumulate>, true), p_.tree.width);
     }
     if (!p_.y) { return; }
 #pragma unroll
     for (int i = 0; i < columns_.size(); ++i) {
       if (!columns_.valid(i)) { continue; }
       values y = columns_.mix(i);
-      const values weight = load_columns<accumulate, chunk_width>(
-          p_.output_weight.data, p_.output_weight.type, columns_.column(i), columns_.count(i),
-          accumulate{1});
+      const values weight = load_hot_parameter<accumulate, chunk_width>(
+          p_.output_weight, columns_.column(i), columns_.count(i), accumulate{1});
 #pragma unroll
       for (int c = 0; c < chunk_width; ++c) { y[c] = y[c] * inverse * weight[c]; }
-      store_columns(p_.y.data, p_.y.type, index(p_.y.position_stride, position, i),
-                    columns_.count(i), y);
+      columns_.store(p_.y, position, i, y);
     }
-  }
-  [[nodiscard]] __device__ __forceinline__ accumulate sum_row() const
-  {
-    return sum_groups(shared_.output_sums, p_.tree.num_groups, static_cast<int>(threadIdx.x) % 32,
-                      32);
   }
 
   const route_parameters<T>& p_;
-  const storage& shared_;
   Columns& columns_;
+  Squares squares_;
   accumulate gate_;
 };
 

@@ -2,55 +2,20 @@
 //! Where the rows of a batch are read from: memory, a stage in shared memory, or the null source that stands for a row.
 #pragma once
 
-#include <mhar/block/detail/columns.cuh>
-#include <mhar/block/route_parameters.cuh>
+#include <mhar/block/detail/route_columns.cuh>
 #include <mhar/block/row_pointers.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
-
-//! round(row + delta) for `count` columns from `column` on.
-template <class T>
-[[nodiscard]] __device__ __forceinline__ thread::vector<T> add_delta(const route_parameters<T>& p,
-                                                                     const thread::vector<T>& row,
-                                                                     std::int64_t position,
-                                                                     int column, int count)
-{
-  using accumulate = accumulate_t<T>;
-  constexpr int width = thread::chunk_width<T>;
-  auto sum = load_columns<accumulate, width>(p.delta.data, p.delta.type,
-                                             position * p.delta.position_stride + column, count);
-#pragma unroll
-  for (int i = 0; i < width; ++i) { sum[i] += widen<accumulate>(row[i]); }
-  return thread::round_all<T>(sum);
-}
-
-//! Writes a row that delta was added to where the problem wants it.
-template <class T>
-__device__ __forceinline__ void store_updated(const route_parameters<T>& p,
-                                              const thread::vector<T>& row, std::int64_t position,
-                                              int column, int count)
-{
-  const matrix* const targets[] = {&p.sum, &p.copy};
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (!*targets[i]) { continue; }
-    T* const to =
-        static_cast<T*>(targets[i]->data) + position * targets[i]->position_stride + column;
-    if (count == thread::chunk_width<T> && thread::is_aligned(to, 16)) {
-      thread::store_vector(to, row);
-    }
-    else {
-      thread::store_elements(to, row, count);
-    }
-  }
-}
 
 //! Rows first, first + 1, ... of one position, read from memory at each use.
 template <class T, class Rows>
 class rows_in_memory
 {
 public:
+  using accumulate = accumulate_t<T>;
+  static constexpr int chunk_width = thread::chunk_width<T>;
+
   //! Other threads may not see what one of them changes, so a row that delta is added to is calculated at each use.
   static constexpr bool keeps_changes = false;
 
@@ -66,7 +31,26 @@ public:
     const bool whole = count == thread::chunk_width<T> && thread::is_aligned(from, 16);
     const thread::vector<T> row =
         whole ? thread::load_vector(from) : thread::load_elements(from, count);
-    return first_ + k == p_.updated_row ? add_delta(p_, row, position_, column, count) : row;
+    if (first_ + k != p_.updated_row) { return row; }
+
+    using accumulate = accumulate_t<T>;
+    constexpr int width = thread::chunk_width<T>;
+    auto sum = load_columns<accumulate, width>(
+        p_.delta.data, p_.delta.type, position_ * p_.delta.position_stride + column, count);
+#pragma unroll
+    for (int i = 0; i < width; ++i) { sum[i] += widen<accumulate>(row[i]); }
+    return thread::round_all<T>(sum);
+  }
+  //! Writes a row that delta was added to where the problem wants it.
+  __device__ __forceinline__ void store_updated(const thread::vector<T>& row, int column,
+                                                int count) const
+  {
+    for (const matrix* const to : {&p_.sum, &p_.copy}) {
+      if (*to) {
+        thread::store_elements(static_cast<T*>(to->data) + position_ * to->position_stride + column,
+                               row, count);
+      }
+    }
   }
 
 private:
@@ -76,11 +60,37 @@ private:
   int first_;
 };
 
+//! round(row + delta) of chunk i, stored where the problem wants it as well. Delta is T or float; all are aligned.
+template <class T, class Columns>
+[[nodiscard]] __device__ __forceinline__ thread::vector<T> add_delta(const route_parameters<T>& p,
+                                                                     const Columns& columns,
+                                                                     std::int64_t position, int i,
+                                                                     const thread::vector<T>& row)
+{
+  auto sum = columns.load(p.delta, position, i);
+#pragma unroll
+  for (int c = 0; c < thread::chunk_width<T>; ++c) { sum[c] += widen<accumulate_t<T>>(row[c]); }
+  const auto rounded = thread::round_all<T>(sum);
+  const int column = columns.column(i);
+  if (p.sum) {
+    thread::store_vector(static_cast<T*>(p.sum.data) + position * p.sum.position_stride + column,
+                         rounded);
+  }
+  if (p.copy) {
+    thread::store_vector(static_cast<T*>(p.copy.data) + position * p.copy.position_stride + column,
+                         rounded);
+  }
+  return rounded;
+}
+
 //! Rows in shared memory, row_bytes apart. A thread reads and changes its own chunks only, until a barrier.
 template <class T>
 class staged_rows
 {
 public:
+  using accumulate = accumulate_t<T>;
+  static constexpr int chunk_width = thread::chunk_width<T>;
+
   static constexpr bool keeps_changes = true;
 
   __device__ __forceinline__ staged_rows(char* stage, int row_bytes)
@@ -89,14 +99,28 @@ public:
   }
   [[nodiscard]] __device__ __forceinline__ thread::vector<T> load(int k, int chunk, int, int) const
   {
-    return thread::load_vector(reinterpret_cast<const T*>(stage_ + k * row_bytes_ + chunk * 16));
+    return thread::load_vector(at(k, chunk));
   }
-  __device__ __forceinline__ void replace(int k, int chunk, const thread::vector<T>& row) const
+
+  //! Row k becomes round(row + delta).
+  template <class Columns>
+  __device__ __forceinline__ void update(const route_parameters<T>& p, const Columns& columns,
+                                         std::int64_t position, int k) const
   {
-    thread::store_vector(reinterpret_cast<T*>(stage_ + k * row_bytes_ + chunk * 16), row);
+#pragma unroll
+    for (int i = 0; i < columns.size(); ++i) {
+      if (!columns.valid(i)) { continue; }
+      T* const place = at(k, columns.chunk(i));
+      thread::store_vector(place, add_delta(p, columns, position, i, thread::load_vector(place)));
+    }
   }
 
 private:
+  [[nodiscard]] __device__ __forceinline__ T* at(int k, int chunk) const
+  {
+    return reinterpret_cast<T*>(stage_ + k * row_bytes_ + chunk * 16);
+  }
+
   char* stage_;
   int row_bytes_;
 };
@@ -106,14 +130,16 @@ template <class T>
 class null_row
 {
 public:
-  static constexpr bool keeps_changes = true;
+  using accumulate = accumulate_t<T>;
+  static constexpr int chunk_width = thread::chunk_width<T>;
 
   __device__ __forceinline__ explicit null_row(const route_parameters<T>& p) : p_{p} {}
   [[nodiscard]] __device__ __forceinline__ thread::vector<accumulate_t<T>, thread::chunk_width<T>>
   load(int, int, int column, int count) const
   {
-    return load_columns<accumulate_t<T>, thread::chunk_width<T>>(
-        p_.null_source.data, p_.null_source.type, column, count);
+    using accumulate = accumulate_t<T>;
+    return load_hot_parameter<accumulate, thread::chunk_width<T>>(p_.null_source, column, count,
+                                                                  accumulate{0});
   }
 
 private:

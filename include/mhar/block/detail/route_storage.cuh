@@ -18,11 +18,11 @@ inline constexpr int rows_per_batch = 4;
 template <class Accumulate>
 struct route_storage
 {
-  Accumulate* sums;         //!< [2*rows_per_batch][stride] of groups: <w, s> and s^2 of each row
-  Accumulate* output_sums;  //!< [stride] of groups: o^2
-  Accumulate* inverse;      //!< [rows_per_batch] r, for keys that are rounded
-  Accumulate* null_logits;  //!< [H]
-  Accumulate* normalizers;  //!< [H]
+  Accumulate* sums;  //!< [2*rows_per_batch][stride] of spans: <w, s> of each row, then s^2 of each
+  Accumulate* output_sums;                    //!< [stride] of spans: o^2
+  Accumulate* inverse;                        //!< [rows_per_batch] r, for keys that are rounded
+  Accumulate* null_logits;                    //!< [H]
+  Accumulate* normalizers;                    //!< [H]
   thread::softmax_step<Accumulate>* steps;    //!< [rows_per_batch][H]
   thread::softmax_state<Accumulate>* states;  //!< [H]
   int stride;
@@ -31,7 +31,7 @@ struct route_storage
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int stride_of(
       const thread::width_tree& tree) noexcept
   {
-    return tree.num_groups | 1;
+    return tree.num_spans | 1;
   }
   //! Elements of storage that a shape needs: a multiple of 16 bytes.
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr std::size_t size(
@@ -58,6 +58,21 @@ struct route_storage
     s.inverse = s.normalizers + tree.num_heads;
     s.sums = s.inverse + rows_per_batch;
     s.output_sums = s.sums + 2 * rows_per_batch * s.stride;
+    return s;
+  }
+
+  //! What a batch leaves behind in every second storage, so that work on one batch and on the next can overlap; the rest is
+  //! that of the first storage. `distance` is size(tree).
+  [[nodiscard]] MHAR_HOST_DEVICE MHAR_FORCE_INLINE route_storage
+  alternate(int parity, std::size_t distance) const noexcept
+  {
+    route_storage s = *this;
+    if (parity != 0) {
+      s.steps = reinterpret_cast<thread::softmax_step<Accumulate>*>(
+          reinterpret_cast<Accumulate*>(steps) + distance);
+      s.normalizers += distance;
+      s.sums += distance;
+    }
     return s;
   }
 };

@@ -30,7 +30,7 @@ route_scratch scratch_of(const shape& extent) noexcept
   using storage = block::detail::route_storage<accumulate_t<T>>;
   const thread::width_tree tree = thread::make_width_tree(extent, thread::chunk_width<T>);
   const std::size_t elements =
-      storage::size(tree) + (static_cast<std::size_t>(tree.width) + 3) / 4 * 4;
+      storage::size(tree) + (2 * static_cast<std::size_t>(tree.width) + 3) / 4 * 4;
   const std::size_t bytes = elements * sizeof(accumulate_t<T>);
   // The smallest limit of the supported devices is 99 KiB.
   return {bytes, bytes <= (std::size_t{99} << 10)};
@@ -67,12 +67,31 @@ status launch_any(const block::route_parameters<T>& p, const const_rows<T>& rows
                 static_cast<std::int64_t>(scratch.bytes / sizeof(accumulate_t<T>)));
 }
 
-template <class T, int ChunksPerThread>
+//! An absent matrix, or one of T or float that is accessed 16 bytes at a time.
+template <class T>
+bool is_regular(const const_matrix& view) noexcept
+{
+  if (!view) { return true; }
+  const std::int64_t size = size_of(view.type);
+  return (view.type == element_of<T>::value || view.type == element::float32) &&
+         thread::is_aligned(view.data, 16) && view.position_stride * size % 16 == 0;
+}
+//! What register_columns asks for besides rows that are aligned.
+template <class T>
+bool is_regular(const block::route_parameters<T>& p) noexcept
+{
+  return p.tree.head_width % thread::chunk_width<T> == 0 && p.rounding == key_rounding::none &&
+         is_regular<T>(p.partial) && is_regular<T>(p.delta) && is_regular<T>(p.y) &&
+         is_regular<T>(p.combined) && is_regular<T>(p.mix) && is_regular<T>(p.sum) &&
+         is_regular<T>(p.copy);
+}
+
+template <class T, int ChunksPerThread, bool Joined>
 status launch_staged(const block::route_parameters<T>& p, const const_rows<T>& rows,
                      const tuning::route_policy& policy, const device_properties& properties,
                      const context& where) noexcept
 {
-  constexpr int max_threads = tuning::route_policy_selector::max_threads(ChunksPerThread);
+  constexpr auto bounds = tuning::route_policy_selector::bounds_of(ChunksPerThread);
   block::detail::stage_shape stages{};
   stages.num_stages = policy.num_stages;
   stages.rows = policy.rows;
@@ -85,8 +104,51 @@ status launch_staged(const block::route_parameters<T>& p, const const_rows<T>& r
   shape.block = static_cast<unsigned>(policy.threads);
   shape.shared_memory = policy.shared_memory;
   return launch(where, properties, shape,
-                &kernel::route_kernel<T, ChunksPerThread, max_threads, short_list>, p,
-                block::make_row_pointers<T, short_list>(rows, p.num_rows), stages);
+                &kernel::route_kernel<T, ChunksPerThread, Joined, bounds.max_threads,
+                                      bounds.min_blocks, short_list>,
+                p, block::make_row_pointers<T, short_list>(rows, p.num_rows), stages,
+                policy.head_threads);
+}
+
+//! Pointers of a list that a launch for few positions carries.
+inline constexpr int cluster_list = 32;
+
+//! Whether a cluster of blocks serves each position, and then the launch.
+template <class T>
+bool launch_cluster(const block::route_parameters<T>& p, const const_rows<T>& rows, bool strided,
+                    const device_properties& properties, const context& where,
+                    status& outcome) noexcept
+{
+  using cluster = block::detail::cluster_storage<T>;
+  const int num_sources = p.num_rows + (p.null_source ? 1 : 0);
+  if (properties.capability < 90 || num_sources > 32 || (!strided && p.num_rows > cluster_list)) {
+    return false;
+  }
+  const int chunks_per_unit = 32 * p.tree.depth;
+  const int units = (p.tree.num_chunks + chunks_per_unit - 1) / chunks_per_unit;
+  std::int64_t blocks = properties.multiprocessors / p.num_positions;
+  blocks = blocks < 8 ? blocks : 8;
+  blocks = blocks < units ? blocks : units;
+  // A single block has no advantage over the stream of batches.
+  if (blocks < 2) { return false; }
+  const int units_per_block = (units + static_cast<int>(blocks) - 1) / static_cast<int>(blocks);
+  const int size = (units + units_per_block - 1) / units_per_block;
+  const int chunks = units_per_block * chunks_per_unit;
+  const int tasks = units_per_block * num_sources;
+  const std::size_t bytes = cluster::bytes(p.tree, num_sources, p.num_rows, chunks);
+  if (size < 2 || chunks > 1024 ||
+      bytes > static_cast<std::size_t>(properties.shared_memory_per_block)) {
+    return false;
+  }
+  launch_shape shape;
+  shape.grid = static_cast<unsigned>(size * p.num_positions);
+  const int threads = 32 * (tasks < 24 ? tasks : 24);
+  shape.block = static_cast<unsigned>(threads > chunks ? threads : chunks);
+  shape.shared_memory = bytes;
+  shape.cluster = static_cast<unsigned>(size);
+  outcome = launch(where, properties, shape, &kernel::route_cluster_kernel<T, cluster_list>, p,
+                   block::make_row_pointers<T, cluster_list>(rows, p.num_rows), units_per_block);
+  return true;
 }
 
 template <class T>
@@ -100,19 +162,26 @@ status route_rows(const block::route_parameters<T>& p, const const_rows<T>& rows
   const bool strided = block::is_strided(rows, p.num_rows);
   // double is served by the kernel for every shape: its arithmetic, not its memory, decides the speed of most GPUs.
   if constexpr (sizeof(T) <= 4) {
-    const bool whole_chunks = p.tree.head_width % thread::chunk_width<T> == 0;
-    if (whole_chunks && (strided || p.num_rows <= short_list) &&
+    if (is_regular(p) && (strided || p.num_rows <= short_list) &&
         block::rows_are_aligned(rows, p.num_rows, p.num_positions)) {
+      status outcome;
+      if (launch_cluster(p, rows, strided, properties, where, outcome)) { return outcome; }
       using storage = block::detail::route_storage<accumulate_t<T>>;
       const tuning::route_policy policy = tuning::route_policy_selector{}(
-          {p.tree.num_chunks, p.num_rows, static_cast<std::size_t>(p.tree.num_chunks) * 16,
-           storage::size(p.tree) * sizeof(accumulate_t<T>)},
+          {p.tree, p.num_rows, static_cast<std::size_t>(p.tree.num_chunks) * 16,
+           2 * storage::size(p.tree) * sizeof(accumulate_t<T>)},
           {static_cast<std::size_t>(properties.shared_memory_per_block),
            static_cast<std::size_t>(properties.shared_memory_per_multiprocessor)});
-      if (policy.chunks_per_thread > 0) {
-        return dispatch_at_least<1, 2, 4>(policy.chunks_per_thread, {}, [&](auto chunks) {
-          return launch_staged<T, decltype(chunks)::value>(p, rows, policy, properties, where);
-        });
+      const auto launch_for = [&](auto chunks) {
+        constexpr int count = decltype(chunks)::value;
+        return policy.joined ? launch_staged<T, count, true>(p, rows, policy, properties, where)
+                             : launch_staged<T, count, false>(p, rows, policy, properties, where);
+      };
+      if (policy.chunks_per_thread == 1) {
+        return launch_staged<T, 1, false>(p, rows, policy, properties, where);
+      }
+      if (policy.chunks_per_thread > 1) {
+        return dispatch_at_least<2, 4>(policy.chunks_per_thread, {}, launch_for);
       }
     }
   }

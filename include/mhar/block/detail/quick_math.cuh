@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The inverse rms on the path that a whole block waits for: a few instructions without a branch, within 2 units in the last place.
+#pragma once
+
+#include <mhar/thread/inverse_rms.hpp>
+#include <mhar/thread/multiply_add.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace block::detail {
+
+[[nodiscard]] __device__ __forceinline__ float quick_inverse_rms(float sum_of_squares, int width,
+                                                                 float eps)
+{
+  return rsqrtf(thread::multiply_add(sum_of_squares, __frcp_rn(static_cast<float>(width)), eps));
+}
+[[nodiscard]] __device__ __forceinline__ double quick_inverse_rms(double sum_of_squares, int width,
+                                                                  double eps)
+{
+  return thread::inverse_rms(sum_of_squares, width, eps);
+}
+
+}  // namespace block::detail
+MHAR_NAMESPACE_END

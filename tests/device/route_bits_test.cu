@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! device::route: a position's bits depend on its row, the parameters and the shape alone.
+#include "device/device_route.cuh"
+#include "device/stream.cuh"
+#include "support/random.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+
+using namespace mhar_test;
+
+namespace {
+
+struct shape_of_call
+{
+  std::int64_t width;
+  int num_heads;
+  int num_rows;
+};
+
+//! The rows and parameters of a call with everything on, and y, mix and lse of some of its positions in any layout.
+template <class T>
+class bits_case
+{
+public:
+  bits_case(const shape_of_call& shape, std::int64_t num_positions, random_inputs& random)
+      : shape_{shape},
+        num_positions_{num_positions},
+        rows_{random.vector<T>(shape.num_rows * num_positions * shape.width)},
+        query_{random.vector<float>(shape.width, 0.3)},
+        norm_weight_{random.vector<float>(shape.width)},
+        bias_{random.vector<float>(shape.num_rows + 1)},
+        null_{random.vector<float>(shape.width)},
+        output_weight_{random.vector<float>(shape.width)}
+  {
+  }
+
+  struct results
+  {
+    std::vector<T> y;
+    std::vector<T> mix;
+    std::vector<float> lse;
+  };
+
+  //! Positions [first, first + count); `offset` shifts every row by elements, `token_major` and `listed` choose the layout.
+  [[nodiscard]] results run(std::int64_t first, std::int64_t count, bool token_major, bool listed,
+                            std::int64_t offset, mhar::output_norm norm) const
+  {
+    const std::int64_t width = shape_.width;
+    std::vector<T> placed(static_cast<std::size_t>(shape_.num_rows * count * width));
+    for (int n = 0; n < shape_.num_rows; ++n) {
+      for (std::int64_t p = 0; p < count; ++p) {
+        const std::int64_t slot = token_major ? p * shape_.num_rows + n : n * count + p;
+        std::memcpy(placed.data() + slot * width,
+                    rows_.data() + (n * num_positions_ + first + p) * width,
+                    static_cast<std::size_t>(width) * sizeof(T));
+      }
+    }
+    const device_buffer<T> rows{placed, offset};
+    const device_buffer<T> y{count * width, offset};
+    const device_buffer<T> mix{count * width};
+    const device_buffer<float> lse{count * shape_.num_heads};
+
+    mhar::route_problem<T> problem;
+    problem.extent = {count, width, shape_.num_heads, 0};
+    problem.num_rows = shape_.num_rows;
+    problem.rows = token_major ? mhar::token_major<T>(rows.data(), shape_.num_rows, width)
+                               : mhar::source_major<T>(rows.data(), count, width);
+    std::vector<const T*> list;
+    std::vector<std::unique_ptr<device_buffer<T>>> apart;
+    if (listed) {
+      for (int n = 0; n < shape_.num_rows; ++n) {
+        const auto from = placed.begin() + n * count * width;
+        apart.push_back(
+            std::make_unique<device_buffer<T>>(std::vector<T>(from, from + count * width), offset));
+        list.push_back(apart.back()->data());
+      }
+      problem.rows = mhar::row_list<T>(list.data(), width);
+    }
+    const device_buffer<float> query{query_};
+    const device_buffer<float> norm_weight{norm_weight_};
+    const device_buffer<float> bias{bias_};
+    const device_buffer<float> null{null_};
+    const device_buffer<float> output_weight{output_weight_};
+    problem.site.query = query.data();
+    problem.site.norm_weight = norm_weight.data();
+    problem.site.bias = bias.data();
+    problem.site.null_source = null.data();
+    problem.stage.norm = norm;
+    if (norm == mhar::output_norm::rms) { problem.stage.norm_weight = output_weight.data(); }
+    problem.outputs.y = {y.data(), width};
+    problem.outputs.mix = {mix.data(), width};
+    problem.outputs.lse = lse.data();
+    run_on_device(problem, [](const auto& call, const mhar::device::context& context) {
+      return mhar::device::route(call, context);
+    });
+    CHECK(y.guards_intact());
+    CHECK(mix.guards_intact());
+    CHECK(lse.guards_intact());
+    return {y.download(), mix.download(), lse.download()};
+  }
+
+  void check_same(const results& all, std::int64_t first, std::int64_t count,
+                  const results& some) const
+  {
+    CHECK(same(all.y, some.y, first, count, shape_.width));
+    CHECK(same(all.mix, some.mix, first, count, shape_.width));
+    CHECK(same(all.lse, some.lse, first, count, shape_.num_heads));
+  }
+
+private:
+  template <class Value>
+  static bool same(const std::vector<Value>& all, const std::vector<Value>& some,
+                   std::int64_t first, std::int64_t count, std::int64_t size)
+  {
+    return std::memcmp(all.data() + first * size, some.data(),
+                       static_cast<std::size_t>(count * size) * sizeof(Value)) == 0;
+  }
+
+  shape_of_call shape_;
+  std::int64_t num_positions_;
+  std::vector<T> rows_;
+  std::vector<float> query_;
+  std::vector<float> norm_weight_;
+  std::vector<float> bias_;
+  std::vector<float> null_;
+  std::vector<float> output_weight_;
+};
+
+template <class T>
+void check_bits(const shape_of_call& shape, std::int64_t num_positions, std::uint64_t stream)
+{
+  random_inputs random{stream};
+  const bits_case<T> data{shape, num_positions, random};
+  CAPTURE(shape.width);
+  CAPTURE(shape.num_heads);
+  for (const auto norm : {mhar::output_norm::none, mhar::output_norm::rms}) {
+    const auto all = data.run(0, num_positions, false, false, 0, norm);
+    data.check_same(all, 0, num_positions, data.run(0, num_positions, false, false, 0, norm));
+    data.check_same(all, 0, num_positions, data.run(0, num_positions, true, false, 0, norm));
+    data.check_same(all, 0, num_positions, data.run(0, num_positions, false, true, 0, norm));
+    data.check_same(all, 0, num_positions, data.run(0, num_positions, false, false, 1, norm));
+    for (const std::int64_t count : {1, 2, 7, 16, 33, 120}) {
+      if (count >= num_positions) { continue; }
+      const std::int64_t first = random.integer(0, num_positions - count);
+      CAPTURE(count);
+      data.check_same(all, first, count, data.run(first, count, false, false, 0, norm));
+      data.check_same(all, first, count, data.run(first, count, true, false, 0, norm));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "route: the same row gives the same bits, whatever the number of positions, layout and "
+    "alignment")
+{
+  if (skip_without_gpu()) { return; }
+  check_bits<mhar::bfloat16>({7168, 1, 9}, 300, 401);
+  check_bits<mhar::bfloat16>({7168, 8, 5}, 150, 402);
+  check_bits<mhar::bfloat16>({4096, 8, 9}, 300, 403);
+  check_bits<mhar::bfloat16>({1280, 8, 13}, 900, 404);
+  check_bits<mhar::float16>({512, 4, 6}, 5000, 405);
+  check_bits<mhar::float16>({896, 1, 3}, 700, 406);
+  check_bits<float>({1024, 8, 9}, 500, 407);
+  check_bits<float>({7168, 1, 4}, 150, 408);
+}
