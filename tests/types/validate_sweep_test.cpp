@@ -4,6 +4,7 @@
 #include <mhar/types/validate.hpp>
 #include <support/refusals.hpp>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ constexpr int positions = 3;
 constexpr int width = 8;
 constexpr int num_rows = 5;
 constexpr int num_calls = 5;
+constexpr int largest_int = std::numeric_limits<int>::max();
 
 //! Valid verbs over memory of their own.
 struct memory
@@ -163,6 +165,17 @@ TEST_CASE("validate: fold refuses calls that cannot share a sweep")
            [](problem&, memory& m) { m.sites[1].rounding = mhar::key_rounding::storage; }},
           {code::unsupported, "sites.rounding",
            [](problem& p, memory&) { p.folded.rounding = mhar::key_rounding::storage_twice; }},
+          {code::bad_shape, "num_rows",
+           [](problem& p, memory& m) {
+             m.sites[4].bias = m.parameter(8);
+             p.num_rows = 4;
+           }},
+          {code::bad_value, "gates",
+           [](problem& p, memory& m) {
+             static mhar::const_array gates[num_calls];
+             gates[3] = {m.parameter(9), static_cast<mhar::element>(9)};
+             p.gates = gates;
+           }},
           {code::bad_stride, "folded.bias_stride",
            [](problem& p, memory&) { p.folded.bias_stride = 1; }},
       });
@@ -176,7 +189,22 @@ TEST_CASE("validate: advance refuses passes that miss a buffer or a source")
       {
           {code::bad_value, "eps", [](problem& p, memory&) { p.eps = 0; }},
           {code::bad_shape, "num_calls", [](problem& p, memory&) { p.num_calls = 0; }},
-          {code::bad_shape, "num_rows", [](problem& p, memory&) { p.first_row = -1; }},
+          {code::bad_shape, "first_call", [](problem& p, memory&) { p.first_call = -1; }},
+          {code::bad_shape, "first_row", [](problem& p, memory&) { p.first_row = -1; }},
+          {code::bad_shape, "num_rows", [](problem& p, memory&) { p.first_row = largest_int; }},
+          {code::bad_shape, "num_calls", [](problem& p, memory&) { p.first_call = largest_int; }},
+          {code::bad_shape, "sites.bias_stride", [](problem& p, memory&) { p.first_row = 4; }},
+          {code::bad_stride, "sites.bias_stride",
+           [](problem& p, memory&) { p.sites.bias_stride = -1; }},
+          {code::bad_shape, "private_bias",
+           [](problem& p, memory& m) {
+             p.private_row = m.gradients.data();
+             p.private_stride = width;
+             p.private_inverse_rms = m.sum(5);
+             p.private_bias = num_rows;
+           }},
+          {code::bad_stride, "states.slot_stride",
+           [](problem& p, memory&) { p.states.slot_stride = std::int64_t{1} << 62; }},
           {code::bad_shape, "num_new_rows", [](problem& p, memory&) { p.num_new_rows = 3; }},
           {code::missing_argument, "rows", [](problem& p, memory&) { p.rows.base = nullptr; }},
           {code::missing_argument, "inverse_rms",
@@ -242,7 +270,18 @@ TEST_CASE("validate: gather refuses passes outside the sweep and outputs over li
       &memory::gather,
       {
           {code::bad_shape, "num_rows", [](problem& p, memory&) { p.num_rows = 5; }},
+          {code::bad_shape, "num_rows", [](problem& p, memory&) { p.num_rows = largest_int; }},
+          {code::bad_shape, "top_row", [](problem& p, memory&) { p.top_row = largest_int; }},
           {code::bad_shape, "num_calls", [](problem& p, memory&) { p.num_calls = -1; }},
+          {code::bad_shape, "num_calls", [](problem& p, memory&) { p.num_calls = largest_int; }},
+          {code::bad_shape, "first_call", [](problem& p, memory&) { p.first_call = -1; }},
+          {code::bad_shape, "bias_entry", [](problem& p, memory&) { p.bias_entry = 2; }},
+          {code::bad_shape, "bias_entry", [](problem& p, memory&) { p.bias_entry = -3; }},
+          {code::bad_shape, "bias_entry",
+           [](problem& p, memory& m) {
+             p.partials.bias = m.parameter(9);
+             p.partials.bias_stride = 3;
+           }},
           {code::missing_argument, "rows", [](problem& p, memory&) { p.rows.base = nullptr; }},
           {code::missing_argument, "call_gradients",
            [](problem& p, memory&) { p.call_gradients.base = nullptr; }},
@@ -281,6 +320,14 @@ TEST_CASE("validate: reduce refuses gradients whose partial sums are missing")
            [](problem&, memory& m) { m.wanted[1].gate = m.output(0); }},
           {code::missing_argument, "partials.bias",
            [](problem&, memory& m) { m.wanted[1].bias = m.output(0); }},
+          {code::bad_shape, "num_bias",
+           [](problem& p, memory& m) {  // a sixth entry would be the null source's
+             static constexpr int num_bias[num_calls] = {1, num_rows + 1, 1, 1, 1};
+             m.wanted[1].bias = m.output(0);
+             p.num_bias = num_bias;
+             p.partials.bias = m.parameter(1);
+             p.partials.bias_stride = num_rows;
+           }},
           {code::aliasing, "gradients.query",
            [](problem&, memory& m) { m.wanted[2].query.data = m.parameter(6); }},
       });

@@ -115,6 +115,10 @@ TEST_CASE("validate: a forward call with one bad argument is refused by name")
            [](problem& p, memory&) { p.extent.num_positions = -1; }},
           {code::bad_shape, "extent.num_positions",
            [](problem& p, memory&) { p.extent.num_positions = (std::int64_t{1} << 40) + 1; }},
+          {code::bad_shape, "extent.num_positions",
+           [](problem& p, memory&) {
+             p.extent = {std::int64_t{1} << 40, std::int64_t{1} << 20, 2, 0};
+           }},
           {code::bad_shape, "extent.width", [](problem& p, memory&) { p.extent.width = 0; }},
           {code::bad_shape, "extent.num_heads",
            [](problem& p, memory&) { p.extent.num_heads = 0; }},
@@ -130,6 +134,10 @@ TEST_CASE("validate: a forward call with one bad argument is refused by name")
            }},
           {code::missing_argument, "rows", [](problem& p, memory&) { p.rows.base = nullptr; }},
           {code::bad_stride, "rows", [](problem& p, memory&) { p.rows.row_stride = -1; }},
+          {code::bad_stride, "rows",
+           [](problem& p, memory&) {
+             p.rows.row_stride = std::numeric_limits<std::int64_t>::min();
+           }},
           {code::bad_stride, "rows", [](problem& p, memory&) { p.rows.position_stride = -8; }},
           {code::bad_stride, "rows",
            [](problem& p, memory&) {
@@ -292,6 +300,8 @@ TEST_CASE("validate: a merge refuses overlaps that are not exact")
   CHECK(validate(problem).code == code::aliasing);
   problem.mix.data = buffers.matrix(0);
   problem.part_lse_stride = 1;
+  CHECK(std::string{validate(problem).argument} == "part_lse_stride");
+  problem.part_lse_stride = std::numeric_limits<std::int64_t>::max();
   CHECK(std::string{validate(problem).argument} == "part_lse_stride");
   problem.num_parts = 0;
   CHECK(std::string{validate(problem).argument} == "num_parts");

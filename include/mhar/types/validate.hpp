@@ -5,7 +5,7 @@
 //! first; a caller may call it alone. The answer names the first failing argument.
 //!
 //! What is accepted
-//!   counts        0 <= P <= 2^40, 1 <= d <= 2^30, H divides d, any number of rows, at least one source
+//!   counts        0 <= P <= 2^40, 1 <= d <= 2^30, P*d <= 2^58, H divides d, any number of rows, at least one source
 //!   strides       of inputs >= 0 (0 repeats one position); of outputs large enough that no two positions share an element
 //!   alignment     of every pointer: its element's size
 //!   eps           > 0 and finite in the arithmetic's type

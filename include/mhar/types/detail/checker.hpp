@@ -15,7 +15,7 @@
 MHAR_NAMESPACE_BEGIN
 namespace detail {
 
-//! Memory as `count` pieces of `bytes` bytes, `stride` bytes apart. Empty when there is no piece.
+//! Memory as `count` pieces of `bytes` bytes, `stride` bytes apart (0 for a single piece). Empty when there is no piece.
 struct region
 {
   const char* name = "";
@@ -23,6 +23,7 @@ struct region
   std::int64_t count = 0;
   std::int64_t stride = 0;
   std::int64_t bytes = 0;
+  element type = element::float32;
 
   [[nodiscard]] constexpr bool empty() const noexcept
   {
@@ -35,7 +36,7 @@ struct region
   [[nodiscard]] constexpr bool same_as(const region& other) const noexcept
   {
     return begin == other.begin && count == other.count && stride == other.stride &&
-           bytes == other.bytes;
+           bytes == other.bytes && type == other.type;
   }
 };
 
@@ -55,14 +56,15 @@ struct region
   return !apart;
 }
 
-//! Bytes from the first to the end of the last of `count` pieces; -1 when that does not fit 64 bits with room to spare.
+//! Bytes from the first to the end of the last of `count` pieces; -1 when the stride is negative or that does not fit 64 bits
+//! with room to spare.
 [[nodiscard]] constexpr std::int64_t span_bytes(std::int64_t count, std::int64_t stride,
                                                 std::int64_t width,
                                                 std::int64_t element_bytes) noexcept
 {
   constexpr std::int64_t limit = std::int64_t{1} << 58;
   if (count <= 0) { return 0; }
-  if (stride > limit || width > limit / element_bytes) { return -1; }
+  if (stride < 0 || stride > limit || width > limit / element_bytes) { return -1; }
   if (stride > 0 && count - 1 > (limit / element_bytes - width) / stride) { return -1; }
   return ((count - 1) * stride + width) * element_bytes;
 }
@@ -106,6 +108,9 @@ public:
             "the number of positions must be between 0 and 2^40");
     require(extent.width >= 1 && extent.width <= std::int64_t{1} << 30, code::bad_shape,
             "extent.width", "the width must be between 1 and 2^30");
+    require(!answer_.ok() || extent.num_positions <= (std::int64_t{1} << 58) / extent.width,
+            code::bad_shape, "extent.num_positions",
+            "positions times width must not exceed 2^58, so that offsets fit 64 bits");
     require(extent.num_heads >= 1, code::bad_shape, "extent.num_heads",
             "there must be at least one head");
     require(answer_.ok() ? extent.width % extent.num_heads == 0 : true, code::bad_shape,
@@ -158,12 +163,13 @@ public:
     require(!written || count <= 1 || stride >= width, code::bad_stride, argument,
             "two positions of an output would share elements: the position stride is smaller than "
             "the width");
-    require(stride < 0 || span_bytes(count, stride, width, size) >= 0, code::bad_stride, argument,
+    require(span_bytes(count, stride, width, size) >= 0, code::bad_stride, argument,
             "the memory spanned does not fit 64-bit offsets");
     require(reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(size) == 0,
             code::bad_alignment, argument, "the pointer is not a multiple of its element's size");
     if (!ok()) { return {argument}; }
-    return {argument, reinterpret_cast<std::uintptr_t>(data), count, stride * size, width * size};
+    const std::int64_t step = count > 1 ? stride * size : 0;
+    return {argument, reinterpret_cast<std::uintptr_t>(data), count, step, width * size, type};
   }
 
   [[nodiscard]] region input(const const_matrix& view, const shape& extent,

@@ -196,27 +196,33 @@ status validate(const merge_problem<T>& problem) noexcept
                  "there must be at least one part");
   if (!checks.ok()) { return checks.answer(); }
   const std::int64_t positions = extent.num_positions;
+  const std::int64_t num_sums = positions * extent.num_heads;
   checks.source_rows(problem.parts, 0, problem.num_parts, extent, "parts");
   checks.require(problem.part_lse != nullptr || positions == 0, code::missing_argument, "part_lse",
                  "the parts' lse is required");
-  checks.require(problem.num_parts == 1 || problem.part_lse_stride >= positions * extent.num_heads,
-                 code::bad_stride, "part_lse_stride", "the lse of two parts would overlap");
+  checks.require(problem.num_parts == 1 || problem.part_lse_stride >= num_sums, code::bad_stride,
+                 "part_lse_stride", "the lse of two parts would overlap");
+  checks.require(
+      problem.num_parts == 1 ||
+          detail::span_bytes(problem.num_parts, problem.part_lse_stride, num_sums, 8) >= 0,
+      code::bad_stride, "part_lse_stride", "the memory spanned does not fit 64-bit offsets");
   checks.stored(problem.mix.mode, "mix");
   checks.require(problem.mix || problem.lse != nullptr || positions == 0, code::missing_argument,
                  "mix", "no output is wanted");
   const detail::region mix = checks.output(problem.mix, extent, "mix");
-  const detail::region lse = checks.values(problem.lse, 1, 0, positions * extent.num_heads, "lse");
+  const detail::region lse = checks.values(problem.lse, 1, 0, num_sums, "lse");
   outputs.add(mix);
   outputs.add(lse);
   checks.apart(detail::region_list<1>{}, outputs);
+  if (positions == 0) { return checks.answer(); }
   for (int part = 0; checks.ok() && part < problem.num_parts; ++part) {
     const detail::region rows = checks.input(
         const_matrix{problem.parts.row(part), problem.parts.position_stride}, extent, "parts");
-    const detail::region sums = checks.values(problem.part_lse + part * problem.part_lse_stride, 1,
-                                              0, positions * extent.num_heads, "part_lse");
-    checks.require(
-        !overlap(mix, rows) || (mix.same_as(rows) && problem.mix.type == element_of<T>::value),
-        code::aliasing, "mix", "the output overlaps a part without being exactly it");
+    const std::int64_t first_sum = problem.num_parts == 1 ? 0 : part * problem.part_lse_stride;
+    const detail::region sums =
+        checks.values(problem.part_lse + first_sum, 1, 0, num_sums, "part_lse");
+    checks.require(!overlap(mix, rows) || mix.same_as(rows), code::aliasing, "mix",
+                   "the output overlaps a part without being exactly it");
     checks.require(!overlap(lse, sums) || lse.same_as(sums), code::aliasing, "lse",
                    "the output overlaps a part's lse without being exactly it");
     checks.require(!overlap(mix, sums), code::aliasing, "mix", "the output overlaps an input");

@@ -4,8 +4,16 @@
 
 #include <mhar/types/detail/validate_call.hpp>
 
+#include <limits>
+#include <utility>
+
 MHAR_NAMESPACE_BEGIN
 namespace detail {
+
+[[nodiscard]] constexpr bool is_index(std::int64_t value) noexcept
+{
+  return value >= 0 && value <= (std::numeric_limits<int>::max)();
+}
 
 template <class Accumulate>
 void check_folded(checker& checks, const folded_sites<Accumulate>& sites) noexcept
@@ -22,21 +30,35 @@ void check_folded(checker& checks, const folded_sites<Accumulate>& sites) noexce
   checks.require(sites.rounding == key_rounding::none || sites.rounding == key_rounding::storage,
                  code::unsupported, "sites.rounding",
                  "keys that are rounded twice cannot be folded: route such calls one by one");
-  checks.require(sites.bias == nullptr || sites.bias_stride >= 0, code::bad_stride,
-                 "sites.bias_stride", "a stride must not be negative");
+  checks.require(sites.bias == nullptr || is_index(sites.bias_stride), code::bad_stride,
+                 "sites.bias_stride", "a number of biases must be between 0 and 2^31 - 1");
 }
 
-//! Members of a pass and the range it reads.
-inline void check_pass(checker& checks, int first_member, int num_members, int first_read,
-                       int num_read, int num_new, const char* members, const char* range,
-                       const char* fresh) noexcept
+//! Entries [first, first + count) of the sweep.
+inline void check_range(checker& checks, int first, int count, const char* first_name,
+                        const char* count_name) noexcept
 {
-  checks.require(first_member >= 0, code::bad_shape, members, "an index must not be negative");
+  checks.require(first >= 0, code::bad_shape, first_name, "an index must not be negative");
+  checks.require(count >= 0, code::bad_shape, count_name, "a range must not be negative");
+  checks.require(is_index(std::int64_t{first} + count), code::bad_shape, count_name,
+                 "the range ends past 2^31 - 1");
+}
+
+//! Members of a pass, and how much of the range it reads is new.
+inline void check_pass(checker& checks, int num_members, int num_read, int num_new,
+                       const char* members, const char* fresh) noexcept
+{
   checks.require(num_members >= 1, code::bad_shape, members, "a pass serves at least one member");
-  checks.require(first_read >= 0 && num_read >= 0, code::bad_shape, range,
-                 "a range must not be negative");
   checks.require(num_new >= 0 && num_new <= num_read, code::bad_shape, fresh,
                  "more new entries than the range has");
+}
+
+//! Bias entries [first, first + count) of a call, where calls have biases.
+inline void check_bias(checker& checks, const void* bias, std::int64_t stride, std::int64_t first,
+                       std::int64_t count, const char* argument) noexcept
+{
+  checks.require(bias == nullptr || (first >= 0 && first + count <= stride), code::bad_shape,
+                 argument, "a row has no entry in the biases of a call");
 }
 
 //! States are needed by every member but a finished fresh first one.
@@ -60,15 +82,18 @@ void check_states(checker& checks, const States& states, const void* sums, const
                  "states are kept in the rows' element type or in the accumulation type");
   checks.require(states.first_slot >= (first_has_slot ? 0 : -1), code::bad_shape,
                  "states.first_slot", "there is no such slot");
-  checks.require(
-      states.first_slot + num_members <= 1 ||
-          states.slot_stride >= span_bytes(extent.num_positions, extent.width, extent.width, 1),
-      code::bad_stride, "states.slot_stride", "two slots would overlap");
+  const std::int64_t elements = extent.num_positions * extent.width;
+  const std::int64_t slots = std::int64_t{states.first_slot} + num_members;
+  checks.require(slots <= 1 || states.slot_stride >= elements, code::bad_stride,
+                 "states.slot_stride", "two slots would overlap");
+  checks.require(slots <= 1 || span_bytes(slots, states.slot_stride, elements, 8) >= 0,
+                 code::bad_stride, "states.slot_stride",
+                 "the memory spanned does not fit 64-bit offsets");
 }
 
 template <class Accumulate>
 void check_partials(checker& checks, const gradient_partials<Accumulate>& partials,
-                    int end_call) noexcept
+                    std::int64_t end_call) noexcept
 {
   const bool any = partials.query != nullptr || partials.bias != nullptr ||
                    partials.null_source != nullptr || partials.gate != nullptr ||
@@ -77,6 +102,8 @@ void check_partials(checker& checks, const gradient_partials<Accumulate>& partia
                  "there is no chunk");
   checks.require(!any || partials.num_calls >= end_call, code::bad_shape, "partials.num_calls",
                  "the partial sums cover fewer calls than the pass reads");
+  checks.require(partials.bias == nullptr || is_index(partials.bias_stride), code::bad_stride,
+                 "partials.bias_stride", "a number of biases must be between 0 and 2^31 - 1");
 }
 
 }  // namespace detail
@@ -114,9 +141,13 @@ status validate(const fold_problem<T>& problem) noexcept
                    "the calls of a sweep must agree on having a null source");
     checks.require(!site.bias || folded.bias != nullptr, code::missing_argument, "folded.bias",
                    "a call has a bias but there is no place for it");
-    checks.require(
-        !site.bias || problem.num_sources[call] - (site.null_source ? 1 : 0) <= problem.num_rows,
-        code::bad_shape, "num_rows", "a call's bias has more entries than fold makes room for");
+    const std::int64_t num_rows =
+        std::int64_t{problem.num_sources[call]} - (site.null_source ? 1 : 0);
+    checks.require(!site.bias || num_rows <= problem.num_rows, code::bad_shape, "num_rows",
+                   "a call's bias has more entries than fold makes room for");
+    if (problem.gates != nullptr) {
+      static_cast<void>(checks.input(problem.gates[call], 1, "gates"));
+    }
   }
   checks.require(folded.bias == nullptr || folded.bias_stride >= problem.num_rows, code::bad_stride,
                  "folded.bias_stride", "the biases of two calls would overlap");
@@ -135,9 +166,13 @@ status validate(const advance_problem<T>& problem) noexcept
   checks.extent(extent);
   checks.epsilon<accumulate>(problem.eps, "eps");
   detail::check_folded(checks, problem.sites);
-  detail::check_pass(checks, problem.first_call, problem.num_calls, problem.first_row,
-                     problem.num_rows, problem.num_new_rows, "num_calls", "num_rows",
+  detail::check_range(checks, problem.first_call, problem.num_calls, "first_call", "num_calls");
+  detail::check_range(checks, problem.first_row, problem.num_rows, "first_row", "num_rows");
+  detail::check_pass(checks, problem.num_calls, problem.num_rows, problem.num_new_rows, "num_calls",
                      "num_new_rows");
+  detail::check_bias(checks, problem.sites.bias, problem.sites.bias_stride, problem.first_row,
+                     problem.num_rows, "sites.bias_stride");
+  if (!checks.ok()) { return checks.answer(); }
   detail::check_states(checks, problem.states, problem.states.lse, problem.states.mix,
                        element_of<accumulate>::value, element_of<T>::value, problem.num_calls,
                        problem.start, problem.end, extent);
@@ -171,6 +206,8 @@ status validate(const advance_problem<T>& problem) noexcept
                    "private_inverse_rms", "a private row's inverse rms is written");
     checks.require(problem.private_bias >= 0, code::bad_value, "private_bias",
                    "an index must not be negative");
+    detail::check_bias(checks, problem.sites.bias, problem.sites.bias_stride, problem.private_bias,
+                       1, "private_bias");
     outputs.add(checks.values(problem.private_inverse_rms, 1, 0, positions, "private_inverse_rms"));
   }
   checks.apart(inputs, outputs, detail::partial_name, detail::y_name, detail::combined_name);
@@ -191,11 +228,11 @@ status validate(const output_gradient_problem<T>& problem) noexcept
   const bool some = extent.num_positions > 0;
   checks.extent(extent);
   checks.epsilon<accumulate>(problem.eps, "eps");
-  checks.require(problem.call >= 0, code::bad_shape, "call", "an index must not be negative");
+  detail::check_range(checks, problem.call, 1, "call", "call");
   detail::check_folded(checks, problem.sites);
   if (!checks.ok()) { return checks.answer(); }
   detail::check_stage<T>(checks, problem.stage, extent, inputs);
-  detail::check_partials(checks, problem.partials, problem.call + 1);
+  detail::check_partials(checks, problem.partials, std::int64_t{problem.call} + 1);
   checks.require(problem.output_gradient || !some, code::missing_argument, dy_name,
                  "the gradient of the output is required");
   checks.require(problem.mix || !some, code::missing_argument, "mix", "the call's mix is required");
@@ -230,18 +267,26 @@ status validate(const gather_problem<T>& problem) noexcept
   const bool some = extent.num_positions > 0;
   checks.extent(extent);
   detail::check_folded(checks, problem.sites);
-  detail::check_pass(checks, problem.top_row, problem.num_rows, problem.first_call,
-                     problem.num_calls, problem.num_new_calls, "num_rows", "num_calls",
+  detail::check_range(checks, problem.top_row, 1, "top_row", "top_row");
+  detail::check_range(checks, problem.first_call, problem.num_calls, "first_call", "num_calls");
+  detail::check_pass(checks, problem.num_rows, problem.num_calls, problem.num_new_calls, "num_rows",
                      "num_new_calls");
-  checks.require(problem.num_rows <= problem.top_row + 1, code::bad_shape, "num_rows",
-                 "the pass reaches below row 0");
+  if (!checks.ok()) { return checks.answer(); }
+  const int bottom_row = problem.top_row - (problem.num_rows - 1);
+  checks.require(bottom_row >= 0, code::bad_shape, "num_rows", "the pass reaches below row 0");
+  for (const auto& [bias, stride] :
+       {std::pair{problem.sites.bias, problem.sites.bias_stride},
+        std::pair{problem.partials.bias, problem.partials.bias_stride}}) {
+    detail::check_bias(checks, bias, stride, std::int64_t{problem.bias_entry} + bottom_row,
+                       problem.num_rows, "bias_entry");
+  }
   detail::check_states(checks, problem.states, problem.states.head_sum, problem.states.gradient,
                        element_of<accumulate>::value, element_of<T>::value, problem.num_rows,
                        problem.start, problem.end, extent);
-  detail::check_partials(checks, problem.partials, problem.first_call + problem.num_calls);
+  detail::check_partials(checks, problem.partials,
+                         std::int64_t{problem.first_call} + problem.num_calls);
   if (!checks.ok()) { return checks.answer(); }
-  checks.source_rows(problem.rows, problem.top_row - problem.num_rows + 1, problem.num_rows, extent,
-                     "rows");
+  checks.source_rows(problem.rows, bottom_row, problem.num_rows, extent, "rows");
   checks.source_rows(problem.call_gradients, problem.first_call, problem.num_calls, extent,
                      "call_gradients");
   checks.source_rows(problem.mixes, problem.first_call, problem.num_new_calls, extent, "mixes");
@@ -254,8 +299,7 @@ status validate(const gather_problem<T>& problem) noexcept
   if (problem.end == pass_end::finish_first) {
     detail::region_list<1> outputs;
     outputs.add(checks.output(problem.row_gradient, extent, "row_gradient"));
-    checks.apart_from_rows(outputs, problem.rows, problem.top_row - problem.num_rows + 1,
-                           problem.num_rows, extent);
+    checks.apart_from_rows(outputs, problem.rows, bottom_row, problem.num_rows, extent);
     checks.apart_from_rows(outputs, problem.call_gradients, problem.first_call, problem.num_calls,
                            extent);
     checks.apart_from_rows(outputs, problem.mixes, problem.first_call, problem.num_new_calls,
@@ -306,7 +350,9 @@ status validate(const reduce_problem<T>& problem) noexcept
                    "the gradient of the norm weight needs the query");
     checks.require(!wanted.bias || partials.bias != nullptr, code::missing_argument,
                    "partials.bias", "a gradient is wanted whose partial sums are missing");
-    checks.require(!wanted.bias || (num_bias >= 1 && num_bias <= partials.bias_stride + 1),
+    // Entry 0 of the partial sums is the null source's.
+    const std::int64_t num_rows = num_bias - (site.null_source ? 1 : 0);
+    checks.require(!wanted.bias || (num_bias >= 1 && num_rows <= partials.bias_stride),
                    code::bad_shape, "num_bias",
                    "the bias has no entry, or more than the partial sums hold");
     checks.require(!wanted.null_source || partials.null_source != nullptr, code::missing_argument,
