@@ -5,7 +5,6 @@
 #include <mhar/types/detail/validate_call.hpp>
 
 #include <limits>
-#include <utility>
 
 MHAR_NAMESPACE_BEGIN
 namespace detail {
@@ -274,12 +273,12 @@ status validate(const gather_problem<T>& problem) noexcept
   if (!checks.ok()) { return checks.answer(); }
   const int bottom_row = problem.top_row - (problem.num_rows - 1);
   checks.require(bottom_row >= 0, code::bad_shape, "num_rows", "the pass reaches below row 0");
-  for (const auto& [bias, stride] :
-       {std::pair{problem.sites.bias, problem.sites.bias_stride},
-        std::pair{problem.partials.bias, problem.partials.bias_stride}}) {
+  const auto entries_fit = [&](const accumulate* bias, std::int64_t stride) {
     detail::check_bias(checks, bias, stride, std::int64_t{problem.bias_entry} + bottom_row,
                        problem.num_rows, "bias_entry");
-  }
+  };
+  entries_fit(problem.sites.bias, problem.sites.bias_stride);
+  entries_fit(problem.partials.bias, problem.partials.bias_stride);
   detail::check_states(checks, problem.states, problem.states.head_sum, problem.states.gradient,
                        element_of<accumulate>::value, element_of<T>::value, problem.num_rows,
                        problem.start, problem.end, extent);
