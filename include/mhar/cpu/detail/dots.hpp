@@ -206,7 +206,7 @@ template <class Accumulate, class T>
 {
   Accumulate largest = 0;
   for (std::int64_t k = 0; k < count; ++k) {
-    largest = std::max(largest, std::abs(widen<Accumulate>(row[k])));
+    largest = (std::max)(largest, std::abs(widen<Accumulate>(row[k])));
   }
   return largest;
 }
@@ -218,7 +218,7 @@ template <class Accumulate, class T>
                                      Accumulate sum) noexcept
 {
   const auto count = static_cast<Accumulate>(width);
-  if (sum <= std::numeric_limits<Accumulate>::max()) { return 1 / std::sqrt(sum / count + eps); }
+  if (sum <= (std::numeric_limits<Accumulate>::max)()) { return 1 / std::sqrt(sum / count + eps); }
   const Accumulate unit = largest_magnitude<Accumulate>(row, width);
   const Accumulate scaled = sum_of_squares<Accumulate>(row, width, 1 / unit);
   return 1 / std::sqrt(scaled / count + eps / unit / unit) / unit;

@@ -24,7 +24,7 @@ namespace device::detail {
     return 2;
   }
   // Misaligned rows take the same threads without a ring.
-  return chunks <= std::min(policy.one_chunk_threads, policy.direct_threads) ? 1 : 0;
+  return chunks <= (std::min)(policy.one_chunk_threads, policy.direct_threads) ? 1 : 0;
 }
 
 //! By the shape and the element size alone.
@@ -35,8 +35,8 @@ namespace device::detail {
   const std::int64_t num_heads = extent.num_heads;
   const std::int64_t chunks = (extent.head_width() + chunk_width - 1) / chunk_width;
   const int held = register_chunks(extent, chunk_width);
-  const std::int64_t heads = std::min(num_heads, most);
-  std::int64_t lanes = held > 0 ? chunks / held : std::min(chunks, most / heads);
+  const std::int64_t heads = (std::min)(num_heads, most);
+  std::int64_t lanes = held > 0 ? chunks / held : (std::min)(chunks, most / heads);
   if (held == 0) {
     // As few chunks per lane as possible, then as few lanes, then a number of lanes that suits butterflies.
     const std::int64_t each = (chunks + lanes - 1) / lanes;
@@ -160,7 +160,8 @@ template <class T>
 {
   route_gradient_plan plan;
   plan.map = make_gradient_map(problem.extent, thread::chunk_width<T>);
-  plan.rows_per_stage = std::max(1, std::min(problem.num_rows, tuning::route_gradient.direct_rows));
+  plan.rows_per_stage =
+      (std::max)(1, (std::min)(problem.num_rows, tuning::route_gradient.direct_rows));
   plan.arena = make_gradient_arena(problem, plan.map, plan.rows_per_stage, false);
   const std::int64_t bytes = std::int64_t{plan.arena.size} * std::int64_t{sizeof(accumulate_t<T>)};
   plan.arena_in_workspace =
@@ -216,7 +217,7 @@ template <class T>
   for (int blocks = budget.blocks_per_multiprocessor; blocks >= 1; --blocks) {
     // Every block takes another KiB for the system.
     const std::int64_t bytes =
-        std::min(budget.shared_bytes, budget.multiprocessor_bytes / blocks - 1024);
+        (std::min)(budget.shared_bytes, budget.multiprocessor_bytes / blocks - 1024);
     if (recomputes) {
       // All rows of a position at once, so that they are read once.
       for (int stages = 3; stages >= 1; --stages) {
@@ -225,7 +226,7 @@ template <class T>
       if (blocks > 1) { continue; }
     }
     // As few batches as possible, then as many stages.
-    const int most = std::min(rows, policy.max_rows_per_stage);
+    const int most = (std::min)(rows, policy.max_rows_per_stage);
     route_gradient_plan best;
     int fewest = rows + 1;
     for (int stages = 2; stages <= policy.max_stages; ++stages) {
@@ -239,7 +240,7 @@ template <class T>
       best = plan;
     }
     const bool worth_it =
-        blocks == 1 || best.rows_per_stage >= std::min(rows, policy.min_rows_per_stage);
+        blocks == 1 || best.rows_per_stage >= (std::min)(rows, policy.min_rows_per_stage);
     if (fewest <= rows && worth_it) {
       plan = best;
       return true;
