@@ -5,6 +5,7 @@
 #include <mhar/block/advance_any.cuh>
 #include <mhar/block/fold_sites.cuh>
 #include <mhar/block/gather_any.cuh>
+#include <mhar/block/head_router.cuh>
 #include <mhar/block/output_gradient_any.cuh>
 #include <mhar/block/parameter_sums.cuh>
 #include <mhar/block/reduce_sites.cuh>
@@ -17,6 +18,7 @@
 #include <mhar/device/route.cuh>
 #include <mhar/device/route_gradient.cuh>
 #include <mhar/device/sweep.cuh>
+#include <mhar/kernel/route.cuh>
 #include <mhar/kernel/route_gradient.cuh>
 #include <mhar/mhar.hpp>
 #include <mhar/tuning/route.hpp>

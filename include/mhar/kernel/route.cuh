@@ -11,21 +11,22 @@
 MHAR_NAMESPACE_BEGIN
 namespace kernel {
 
-//! Shared memory, in this order: two route_storages, then the stages. The first threads own columns, the last `head_threads`
-//! serve the heads.
+//! Shared memory, in this order: barriers of the stages, two route_storages, the stages. The first threads own columns, the last
+//! `head_threads` serve the heads and fetch the rows.
 template <class T, int ChunksPerThread, bool Joined, int MaxThreads, int MinBlocks, int Capacity>
 __global__ void __launch_bounds__(MaxThreads, MinBlocks)
     route_kernel(const __grid_constant__ block::route_parameters<T> p,
                  const __grid_constant__ block::row_pointers<T, Capacity> rows,
-                 const block::detail::stage_shape stages, const int head_threads)
+                 const __grid_constant__ block::detail::stage_shape stages, const int head_threads)
 {
   namespace detail = block::detail;
   using accumulate = accumulate_t<T>;
   using columns_type = detail::register_columns<T, ChunksPerThread>;
   using storage_type = detail::route_storage<accumulate>;
   extern __shared__ uint4 shared_memory[];
-  auto* const memory = reinterpret_cast<accumulate*>(shared_memory);
-  const std::size_t storage_size = storage_type::size(p.tree);
+  auto* const barriers = reinterpret_cast<std::uint64_t*>(shared_memory);
+  auto* const memory = reinterpret_cast<accumulate*>(barriers + detail::max_stages);
+  const int storage_size = static_cast<int>(storage_type::size(p.tree));
   const storage_type storage = storage_type::carve(memory, p.tree);
   auto* const staged = reinterpret_cast<char*>(memory + 2 * storage_size);
   const int threads = static_cast<int>(blockDim.x);
@@ -37,19 +38,27 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
   detail::release_dependents();
   detail::wait_for_dependencies();
   detail::stream_place now{blockIdx.x};
+  detail::row_stages<T, Capacity> source{p, rows, stages, staged, barriers};
   const int warp = detail::warp_of_thread();
   const int head_warp = warp - column_threads / 32;
   int parity = 0;
 
   if (head_warp >= 0) {
-    detail::route_heads<T> heads{p, head_warp, head_threads / 32};
+    const detail::route_heads<T> heads{p, head_warp, head_threads / 32};
+    if (head_warp == 0) {
+      source.init_barriers();
+      for (int stage = 0; stage < stages.num_stages; ++stage) { source.copy_rows(); }
+    }
+    __syncthreads();
     if (p.null_source) {
       __syncthreads();
       heads.find_null_logits(storage, detail::null_row<T>{p});
       __syncthreads();
     }
-    for (; now.position < p.num_positions; now.step(stages), parity ^= 1) {
+    for (int batch = 0; now.position < p.num_positions; now.step(stages), parity ^= 1, ++batch) {
       summed.sync(parity);
+      // Who has summed a batch has mixed the one before the one before it: that one's stage is free.
+      if (head_warp == 0 && batch >= 2) { source.copy_rows(); }
       heads.advance(storage.alternate(parity, storage_size),
                     detail::staged_rows<T>{staged + now.offset(stages), stages.row_bytes},
                     now.position, now.first_row(stages), now.num_rows(stages, p.num_rows));
@@ -59,14 +68,9 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
   }
 
   columns_type columns{p};
-  detail::stream_place ahead = now;
-  const auto copy_next = [&] {
-    if (ahead.batch == 0) { detail::prefetch_inputs(p, columns, ahead.position); }
-    detail::copy_batch(p, rows, columns, stages, ahead, staged);
-    ahead.step(stages);
-  };
-  for (int stage = 0; stage < stages.num_stages; ++stage) { copy_next(); }
+  for (int stage = 0; stage < stages.num_stages; ++stage) { source.copy_columns(columns); }
   columns.load_weights(p);
+  __syncthreads();
   if (p.null_source) {
     detail::sum_keys(p, storage, detail::null_row<T>{p}, 1, key_rounding::none, warp,
                      column_threads / 32);
@@ -78,36 +82,43 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
   using squares_type = detail::block_squares<T, columns_type, detail::named_barrier<5>>;
   detail::route_finish<T, columns_type, squares_type> finish{
       p, columns, squares_type{p, storage.output_sums, {column_threads}}};
-  const auto complete = [&](const detail::stream_place& place, int of) {
+  const auto complete = [&](std::int64_t position, int batch, int count, const char* stage,
+                            int of) {
     const storage_type stored = storage.alternate(of, storage_size);
     stepped.sync(of);
-    if (place.batch == 0) { work.start_mix(stored.null_logits); }
-    work.mix(staged + place.offset(stages), stages.row_bytes, place.num_rows(stages, p.num_rows),
-             stored.steps);
-    if (place.batch == stages.num_batches - 1) { finish(place.position, stored.normalizers); }
+    if (batch == 0) { work.start_mix(stored.null_logits); }
+    work.mix(stage, stages.row_bytes, count, stored.steps);
+    if (batch == stages.num_batches - 1) { finish(position, stored.normalizers); }
   };
 
-  detail::stream_place before = now;
-  for (bool first = true; now.position < p.num_positions;
-       now.step(stages), parity ^= 1, first = false) {
+  std::int64_t position_before = 0;
+  int batch_before = 0;
+  int count_before = 0;
+  char* stage_before = nullptr;
+  bool first = true;
+  for (; now.position < p.num_positions; now.step(stages), parity ^= 1, first = false) {
     const int count = now.num_rows(stages, p.num_rows);
     char* const stage = staged + now.offset(stages);
     // All stages are filled at first, and from the second batch on each batch's stage is filled again after the next batch.
-    detail::wait_for_copy_groups(stages.num_stages - (first ? 1 : 2));
+    source.wait(now, stages.num_stages - (first ? 1 : 2));
     const int updated = p.updated_row - now.first_row(stages);
     if (updated >= 0 && updated < count) {
       detail::staged_rows<T>{stage, stages.row_bytes}.update(p, columns, now.position, updated);
+      detail::fence_bulk_copies();
     }
     work.sum(stage, stages.row_bytes, count, storage.alternate(parity, storage_size).sums,
              storage.stride);
     summed.arrive(parity);
     if (!first) {
-      complete(before, parity ^ 1);
-      copy_next();
+      complete(position_before, batch_before, count_before, stage_before, parity ^ 1);
+      source.copy_columns(columns);
     }
-    before = now;
+    position_before = now.position;
+    batch_before = now.batch;
+    count_before = count;
+    stage_before = stage;
   }
-  complete(before, parity ^ 1);
+  complete(position_before, batch_before, count_before, stage_before, parity ^ 1);
 }
 
 //! A cluster of blocks per position, each with some of its columns: for few positions.

@@ -55,7 +55,7 @@ struct width_tree
 //! Chunks that one lane takes of a row: more of them need fewer sums across lanes, fewer keep more threads at work.
 [[nodiscard]] MHAR_HOST_DEVICE constexpr int deepest(int num_chunks) noexcept
 {
-  return num_chunks <= 224 ? 1 : num_chunks <= 896 ? 2 : 4;
+  return num_chunks <= 160 ? 1 : num_chunks <= 896 ? 2 : 4;
 }
 
 //! The tree of a shape whose width is below 2^31.

@@ -41,19 +41,20 @@ struct route_policy_selector
   static constexpr int rows_per_batch = 4;
   static constexpr int max_stages = 8;
   //! Bytes on their way to a multiprocessor that keep memory busy: bandwidth times latency is about 32 KiB.
-  static constexpr std::size_t wanted_in_flight = std::size_t{48} << 10;
+  static constexpr std::size_t wanted_in_flight = std::size_t{40} << 10;
   //! Shared memory that the system takes from each block.
   static constexpr std::size_t reserved = 1024;
 
-  //! Launch bounds by chunks per thread.
+  //! Launch bounds by chunks per thread and threads.
   struct bounds
   {
     int max_threads;
     int min_blocks;
   };
-  [[nodiscard]] static constexpr bounds bounds_of(int chunks_per_thread) noexcept
+  [[nodiscard]] static constexpr bounds bounds_of(int chunks_per_thread, int threads) noexcept
   {
-    if (chunks_per_thread == 1) { return {256, 3}; }
+    if (chunks_per_thread == 1) { return {192, 4}; }
+    if (chunks_per_thread == 2 && threads <= 288) { return {288, 2}; }
     return {512, 1};
   }
 
@@ -66,15 +67,16 @@ struct route_policy_selector
         (shape.tree.num_chunks + 32 * chunks_per_thread - 1) / (32 * chunks_per_thread);
     const int head_warps = shape.tree.num_heads <= 64 ? 1 : 2;
     const int threads = 32 * (warps + head_warps);
-    const bounds limits = bounds_of(chunks_per_thread);
+    const bounds limits = bounds_of(chunks_per_thread, threads);
     if (threads > limits.max_threads) { return policy; }
 
     // Batches of equal size: 9 rows are 3 + 3 + 3, not 4 + 4 + 1.
     const int num_batches =
         shape.num_rows == 0 ? 1 : (shape.num_rows + rows_per_batch - 1) / rows_per_batch;
     const int balanced = shape.num_rows == 0 ? 1 : (shape.num_rows + num_batches - 1) / num_batches;
-    // Registers are handed out for four warps at a time.
-    const int resident = limits.min_blocks * limits.max_threads / ((threads + 127) / 128 * 128);
+    // Registers are handed out for two warps at a time.
+    const int resident = limits.min_blocks * limits.max_threads / ((threads + 63) / 64 * 64);
+
     for (int blocks = resident < 16 ? resident : 16; blocks >= 1; --blocks) {
       for (int rows = balanced; rows >= 1; --rows) {
         std::size_t budget =
@@ -84,9 +86,9 @@ struct route_policy_selector
         const std::size_t stage = static_cast<std::size_t>(rows) * shape.row_bytes;
         const std::size_t fitting = (budget - shape.storage_bytes) / stage;
         const int stages = fitting < max_stages ? static_cast<int>(fitting) : max_stages;
-        // Two batches are worked on at a time.
-        if (stages < 3) { continue; }
-        const std::size_t in_flight = static_cast<std::size_t>(blocks * (stages - 2)) * stage;
+        // Two batches are worked on at a time, and a third has just been.
+        if (stages < 4 && !(stages == 3 && rows == 1)) { continue; }
+        const std::size_t in_flight = static_cast<std::size_t>(blocks * (stages - 3)) * stage;
         if (in_flight < wanted_in_flight && (blocks > 1 || rows > 1) && stages < max_stages) {
           continue;
         }

@@ -63,6 +63,36 @@ __device__ __forceinline__ void store_group_sums(Accumulate first, Accumulate se
   if (valid && (lane & (half - 1)) == 0) { sums[upper ? stride : 0] = sum; }
 }
 
+//! The same for two rows at a time, whose entries lie `row_stride` apart.
+template <class Accumulate>
+__device__ __forceinline__ void store_group_sums(const thread::vector<Accumulate, 4>& values,
+                                                 Accumulate* sums, int row_stride, int stride,
+                                                 int group_shift, bool valid)
+{
+  if (group_shift < 2) {
+    store_group_sums(values[0], values[1], sums, stride, group_shift, valid);
+    store_group_sums(values[2], values[3], sums + row_stride, stride, group_shift, valid);
+    return;
+  }
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int half = 1 << (group_shift - 1);
+  const int quarter = half >> 1;
+  const bool second_row = (lane & half) != 0;
+  const bool second_value = (lane & quarter) != 0;
+  const Accumulate a = (second_row ? values[2] : values[0]) +
+                       __shfl_xor_sync(full_warp, second_row ? values[0] : values[2], half);
+  const Accumulate b = (second_row ? values[3] : values[1]) +
+                       __shfl_xor_sync(full_warp, second_row ? values[1] : values[3], half);
+  Accumulate sum =
+      (second_value ? b : a) + __shfl_xor_sync(full_warp, second_value ? a : b, quarter);
+  if (quarter > 4) { sum += __shfl_xor_sync(full_warp, sum, 4); }
+  if (quarter > 2) { sum += __shfl_xor_sync(full_warp, sum, 2); }
+  if (quarter > 1) { sum += __shfl_xor_sync(full_warp, sum, 1); }
+  if (valid && (lane & (quarter - 1)) == 0) {
+    sums[(second_row ? row_stride : 0) + (second_value ? stride : 0)] = sum;
+  }
+}
+
 //! The same for one value.
 template <class Accumulate>
 __device__ __forceinline__ void store_group_sum(Accumulate value, Accumulate* sum_of_span,

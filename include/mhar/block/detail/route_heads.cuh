@@ -61,7 +61,7 @@ public:
 
   //! The null source's logits from its sums, which lie where row 0's would.
   template <class Rows>
-  __device__ __forceinline__ void find_null_logits(const storage& shared, const Rows& null)
+  __device__ __forceinline__ void find_null_logits(const storage& shared, const Rows& null) const
   {
     if (first_head_ >= p_.tree.num_heads) { return; }
     const accumulate inverse = inverse_rms(shared, null, 1)[0];
@@ -75,7 +75,7 @@ public:
   //! Softmax steps of rows [first, first + count) of a position, for the mix; after the last row what closes the softmax.
   template <class Rows>
   __device__ __forceinline__ void advance(const storage& shared, const Rows& rows,
-                                          std::int64_t position, int first, int count)
+                                          std::int64_t position, int first, int count) const
   {
     if (first_head_ >= p_.tree.num_heads) { return; }
     const bool last = first + count == p_.num_rows;
@@ -115,7 +115,7 @@ private:
   //! Calls visitor(head, writes): of the lanes that serve a head together one writes. Lanes whose head does not exist take part
   //! in the sums and do not write.
   template <class Visitor>
-  __device__ __forceinline__ void for_each_head(Visitor visitor)
+  __device__ __forceinline__ void for_each_head(Visitor visitor) const
   {
     const int shift = p_.tree.lanes_shift;
 #pragma unroll 1
@@ -148,7 +148,7 @@ private:
   //! writes and reads a head's.
   __device__ __forceinline__ void store(const storage& shared, std::int64_t entry, int head,
                                         int first, int count, const row_values& logits,
-                                        const state& now, bool last)
+                                        const state& now, bool last) const
   {
     if (p_.lse != nullptr && last) { p_.lse[entry] = now.log_sum_exp(); }
     if (p_.weights == nullptr) { return; }

@@ -64,7 +64,7 @@ struct route_storage
   //! What a batch leaves behind in every second storage, so that work on one batch and on the next can overlap; the rest is
   //! that of the first storage. `distance` is size(tree).
   [[nodiscard]] MHAR_HOST_DEVICE MHAR_FORCE_INLINE route_storage
-  alternate(int parity, std::size_t distance) const noexcept
+  alternate(int parity, int distance) const noexcept
   {
     route_storage s = *this;
     if (parity != 0) {

@@ -28,41 +28,39 @@ public:
   {
   }
 
-  //! Span sums of <w, s> and s^2 for the rows of a batch.
+  //! Span sums of <w, s> and s^2 for the rows of a batch, two rows at a time.
   __device__ __forceinline__ void sum(const char* stage, int row_bytes, int count, accumulate* sums,
                                       int stride) const
   {
     const char* row = stage + columns_.chunk(0) * 16;
 #pragma unroll 1
-    for (int k = 0; k < count; ++k, row += row_bytes, sums += stride) {
-      accumulate product[static_cast<std::size_t>(ChunksPerThread)];
-      accumulate square[static_cast<std::size_t>(ChunksPerThread)];
+    for (int k = 0; k < count; k += 2, row += 2 * row_bytes, sums += 2 * stride) {
+      // Of an odd batch the last row is summed twice and stored once more into an entry that nobody reads.
+      const char* const next = k + 1 < count ? row + row_bytes : row;
+      thread::vector<accumulate, 4> of_lane;
 #pragma unroll
       for (int i = 0; i < ChunksPerThread; ++i) {
-        product[i] = 0;
-        square[i] = 0;
-        if (!Joined && !columns_.valid(i)) { continue; }
-        const values s = load(row, i);
+        thread::vector<accumulate, 4> of_chunk{};
+        if (Joined || columns_.valid(i)) {
+          const values s = load(row, i);
+          const values t = load(next, i);
 #pragma unroll
-        for (int c = 0; c < chunk_width; ++c) {
-          product[i] = thread::multiply_add(columns_.weight(i)[c], s[c], product[i]);
-          square[i] = thread::multiply_add(s[c], s[c], square[i]);
+          for (int c = 0; c < chunk_width; ++c) {
+            of_chunk[0] = thread::multiply_add(columns_.weight(i)[c], s[c], of_chunk[0]);
+            of_chunk[1] = thread::multiply_add(s[c], s[c], of_chunk[1]);
+            of_chunk[2] = thread::multiply_add(columns_.weight(i)[c], t[c], of_chunk[2]);
+            of_chunk[3] = thread::multiply_add(t[c], t[c], of_chunk[3]);
+          }
         }
-      }
-      if constexpr (Joined) {
+        if (!Joined || i == 0) { of_lane = of_chunk; }
+        else {
 #pragma unroll
-        for (int i = 1; i < ChunksPerThread; ++i) {
-          product[0] += product[i];
-          square[0] += square[i];
+          for (int v = 0; v < 4; ++v) { of_lane[v] += of_chunk[v]; }
         }
-        store_group_sums(product[0], square[0], sums + (columns_.chunk(0) >> p_.tree.span_shift),
-                         rows_per_batch * stride, p_.tree.group_shift, true);
-      }
-      else {
-#pragma unroll
-        for (int i = 0; i < ChunksPerThread; ++i) {
-          store_group_sums(product[i], square[i], sums + (columns_.chunk(i) >> p_.tree.span_shift),
-                           rows_per_batch * stride, p_.tree.group_shift, columns_.valid(i));
+        if (!Joined || i == ChunksPerThread - 1) {
+          store_group_sums(of_lane, sums + (columns_.chunk(i) >> p_.tree.span_shift), stride,
+                           rows_per_batch * stride, p_.tree.group_shift,
+                           Joined || columns_.valid(i));
         }
       }
     }
@@ -89,17 +87,18 @@ public:
 #pragma unroll 1
     for (int k = 0; k < count; ++k, row += row_bytes, steps += p_.tree.num_heads) {
       step next = steps[columns_.head(0)];
+      // A factor of 1 changes nothing, and it is what most rows after the first few have.
+      if (Joined && next.rescale != accumulate{1}) {
+#pragma unroll
+        for (int i = 0; i < ChunksPerThread; ++i) { rescale(i, next.rescale); }
+      }
 #pragma unroll
       for (int i = 0; i < ChunksPerThread; ++i) {
         if (!Joined && !columns_.valid(i)) { continue; }
         if (!Joined && i > 0) { next = steps[columns_.head(i)]; }
+        if (!Joined && next.rescale != accumulate{1}) { rescale(i, next.rescale); }
         const values s = load(row, i);
         values mix = columns_.mix(i);
-        // A factor of 1 changes nothing, and it is what most rows after the first few have.
-        if (next.rescale != accumulate{1}) {
-#pragma unroll
-          for (int c = 0; c < chunk_width; ++c) { mix[c] *= next.rescale; }
-        }
 #pragma unroll
         for (int c = 0; c < chunk_width; ++c) {
           mix[c] = thread::multiply_add(next.weight, s[c], mix[c]);
@@ -110,6 +109,15 @@ public:
   }
 
 private:
+  __device__ __forceinline__ void rescale(int i, accumulate factor)
+  {
+    // Volatile, so that the branch around it stays one: the multiplications are rarely needed.
+    asm volatile("");
+    values mix = columns_.mix(i);
+#pragma unroll
+    for (int c = 0; c < chunk_width; ++c) { mix[c] *= factor; }
+    columns_.set_mix(i, mix);
+  }
   [[nodiscard]] static __device__ __forceinline__ values load(const char* row, int i)
   {
     return thread::widen_all<accumulate>(

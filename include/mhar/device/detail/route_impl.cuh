@@ -2,12 +2,13 @@
 //! Chooses and launches the kernel of a forward call.
 #pragma once
 
-#include <mhar/device/detail/dispatch.cuh>
 #include <mhar/device/detail/launch.cuh>
 #include <mhar/device/route.cuh>
 #include <mhar/kernel/route.cuh>
 #include <mhar/tuning/route.hpp>
 #include <mhar/types/validate.hpp>
+
+#include <cuda/std/type_traits>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -86,12 +87,12 @@ bool is_regular(const block::route_parameters<T>& p) noexcept
          is_regular<T>(p.copy);
 }
 
-template <class T, int ChunksPerThread, bool Joined>
+template <class T, int ChunksPerThread, bool Joined, int MaxThreads>
 status launch_staged(const block::route_parameters<T>& p, const const_rows<T>& rows,
                      const tuning::route_policy& policy, const device_properties& properties,
                      const context& where) noexcept
 {
-  constexpr auto bounds = tuning::route_policy_selector::bounds_of(ChunksPerThread);
+  constexpr auto bounds = tuning::route_policy_selector::bounds_of(ChunksPerThread, MaxThreads);
   block::detail::stage_shape stages{};
   stages.num_stages = policy.num_stages;
   stages.rows = policy.rows;
@@ -128,6 +129,8 @@ bool launch_cluster(const block::route_parameters<T>& p, const const_rows<T>& ro
   const int units = (p.tree.num_chunks + chunks_per_unit - 1) / chunks_per_unit;
   std::int64_t blocks = properties.multiprocessors / p.num_positions;
   blocks = blocks < 8 ? blocks : 8;
+  // A machine cannot place as many large clusters at a time as it has room for.
+  if (p.num_positions > 4 && blocks > 4) { blocks = 4; }
   blocks = blocks < units ? blocks : units;
   // A single block has no advantage over the stream of batches.
   if (blocks < 2) { return false; }
@@ -169,19 +172,26 @@ status route_rows(const block::route_parameters<T>& p, const const_rows<T>& rows
       using storage = block::detail::route_storage<accumulate_t<T>>;
       const tuning::route_policy policy = tuning::route_policy_selector{}(
           {p.tree, p.num_rows, static_cast<std::size_t>(p.tree.num_chunks) * 16,
-           2 * storage::size(p.tree) * sizeof(accumulate_t<T>)},
+           8 * block::detail::max_stages + 2 * storage::size(p.tree) * sizeof(accumulate_t<T>)},
           {static_cast<std::size_t>(properties.shared_memory_per_block),
            static_cast<std::size_t>(properties.shared_memory_per_multiprocessor)});
-      const auto launch_for = [&](auto chunks) {
-        constexpr int count = decltype(chunks)::value;
-        return policy.joined ? launch_staged<T, count, true>(p, rows, policy, properties, where)
-                             : launch_staged<T, count, false>(p, rows, policy, properties, where);
+      const auto launch_for = [&](auto chunks, auto threads) {
+        constexpr int c = decltype(chunks)::value;
+        constexpr int t = decltype(threads)::value;
+        return policy.joined ? launch_staged<T, c, true, t>(p, rows, policy, properties, where)
+                             : launch_staged<T, c, false, t>(p, rows, policy, properties, where);
       };
-      if (policy.chunks_per_thread == 1) {
-        return launch_staged<T, 1, false>(p, rows, policy, properties, where);
-      }
-      if (policy.chunks_per_thread > 1) {
-        return dispatch_at_least<2, 4>(policy.chunks_per_thread, {}, launch_for);
+      const cuda::std::integral_constant<int, 2> two;
+      const cuda::std::integral_constant<int, 4> four;
+      const cuda::std::integral_constant<int, 288> few_threads;
+      const cuda::std::integral_constant<int, 512> many_threads;
+      switch (policy.chunks_per_thread) {
+        case 1: return launch_staged<T, 1, false, 192>(p, rows, policy, properties, where);
+        case 2:
+          return policy.threads <= 288 ? launch_for(two, few_threads)
+                                       : launch_for(two, many_threads);
+        case 4: return launch_for(four, many_threads);
+        default: break;  // the kernel for every shape
       }
     }
   }
