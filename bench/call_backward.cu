@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One backward call at the sizes of training: all gradients, given lse and mix, row gradients stored in bfloat16.
+//! One backward call at the sizes of training: all gradients, given lse and mix, row gradients
+//! stored in bfloat16.
 #include "support/backward_call.cuh"
 #include "support/device_limits.cuh"
 

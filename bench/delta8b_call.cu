@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! delta8B/call: the 64 routing calls of an 8B model in delta mode, one call at a time: forward, forward again (activations are
-//! recomputed), backward with row gradients added up in bfloat16.
+//! delta8B/call: the 64 routing calls of an 8B model in delta mode, one call at a time: forward,
+//! forward again (activations are recomputed), backward with row gradients added up in bfloat16.
 #include "support/device_data.cuh"
 #include "support/device_limits.cuh"
 
@@ -17,7 +17,8 @@ constexpr std::int64_t elements = extent.num_positions * extent.width;
 using row = mhar::bfloat16;
 using mhar_bench::device_array;
 
-//! All calls work on the same arrays: between two uses of one of them, half a gigabyte of rows has passed the L2 cache.
+//! All calls work on the same arrays: between two uses of one of them, half a gigabyte of rows has
+//! passed the L2 cache.
 class delta_calls
 {
 public:
@@ -44,8 +45,8 @@ public:
     mhar::check(mhar::device::route_gradient(problem, context));
   }
 
-  //! Matrices of bfloat16 that must move per call: rows, partial and y twice, the mix once; then rows, dy, mix, and the row
-  //! gradients read and written.
+  //! Matrices of bfloat16 that must move per call: rows, partial and y twice, the mix once; then
+  //! rows, dy, mix, and the row gradients read and written.
   [[nodiscard]] static double bytes()
   {
     const double matrices = 2 * (num_rows + 2) + 1 + (num_rows + 2 + 2 * num_rows);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One backward call of a given shape over random rows: bfloat16 rows and row gradients, float parameters, lse and mix given.
+//! One backward call of a given shape over random rows: bfloat16 rows and row gradients, float
+//! parameters, lse and mix given.
 #pragma once
 
 #include "support/device_data.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! device::route_gradient for tests: instantiated once per element type in route_gradient_<type>.cu, since its kernels take long
-//! to compile.
+//! device::route_gradient for tests: instantiated once per element type in
+//! route_gradient_<type>.cu, since its kernels take long to compile.
 #pragma once
 
 #include <mhar/device/route_gradient.cuh>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! device::route_gradient where others went wrong: counting in narrow types, store and accumulate, frozen parameters, repeated runs,
-//! empty calls, captures, offsets past 2^31.
+//! device::route_gradient where others went wrong: counting in narrow types, store and accumulate,
+//! frozen parameters, repeated runs, empty calls, captures, offsets past 2^31.
 #include "device/device_route_gradient.cuh"
 #include "device/stream.cuh"
 #include "support/call_case.hpp"

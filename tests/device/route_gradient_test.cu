@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! device::route_gradient against the reference: random option sets, and the shapes that break kernels.
+//! device::route_gradient against the reference: random option sets, and the shapes that break
+//! kernels.
 #include "device/device_route_gradient.cuh"
 #include "device/stream.cuh"
 #include "support/call_case.hpp"
@@ -70,12 +71,12 @@ struct call_extents
   int num_heads;
   int num_rows;
 };
-//! Chunks of positions of one and of several, one and two chunks of columns per thread, groups of 1 to 32 lanes, heads that
-//! share a warp and heads of many warps, one and several batches.
-constexpr call_extents ring_shapes[] = {{3, 4096, 8, 9},  {2, 1280, 8, 37}, {300, 64, 2, 5},
-                                        {3, 896, 1, 20},  {5, 512, 64, 3},  {2, 8192, 8, 5},
-                                        {2, 7168, 1, 9},  {3, 640, 4, 70},  {150, 96, 3, 1},
-                                        {40, 128, 16, 2}, {2, 3584, 28, 4}, {2, 6144, 2, 12}};
+//! Chunks of positions of one and of several, one and two chunks of columns per thread, groups of 1
+//! to 32 lanes, heads that share a warp and heads of many warps, one and several batches.
+constexpr call_extents ring_shapes[] = {
+    {3, 4096, 8, 9},  {2, 1280, 8, 37}, {300, 64, 2, 5},   {3, 896, 1, 20},  {5, 512, 64, 3},
+    {2, 8192, 8, 5},  {2, 7168, 1, 9},  {3, 640, 4, 70},   {150, 96, 3, 1},  {40, 128, 16, 2},
+    {2, 3584, 28, 4}, {2, 6144, 2, 12}, {300, 2048, 2, 2}, {280, 2048, 1, 7}};
 
 template <class T>
 void check_ring_shapes(std::uint64_t stream)
@@ -87,6 +88,31 @@ void check_ring_shapes(std::uint64_t stream)
       check_backward<T>(ring_options<T>(random, shape.num_positions, shape.width, shape.num_heads,
                                         shape.num_rows),
                         random);
+    }
+  }
+}
+
+//! What training asks for most: lse and mix given, no output norm, so that do is dy.
+template <class T>
+void check_plain_calls(std::uint64_t stream)
+{
+  if (skip_without_gpu()) { return; }
+  random_inputs random{stream};
+  for (const call_extents& shape : ring_shapes) {
+    for (const std::int64_t num_positions : {shape.num_positions, std::int64_t{1}}) {
+      call_options<T> options =
+          ring_options<T>(random, num_positions, shape.width, shape.num_heads, shape.num_rows);
+      options.norm = mhar::output_norm::none;
+      options.combined_upstream = false;
+      options.given_lse = options.given_mix = true;
+      options.activations = options.states = mhar::element_of<T>::value;
+      call_case<T> data{options, random};
+      data.results().partial_gradient = {};
+      device_memory memory;
+      const auto backward = data.backward(memory);
+      run_on_device(backward.problem, on_device);
+      memory.download();
+      CHECK_PASSES(data.check_backward());
     }
   }
 }
@@ -155,6 +181,13 @@ TEST_CASE("route_gradient: random calls of double rows equal the reference")
 TEST_CASE("route_gradient: rings of bfloat16 rows") { check_ring_shapes<mhar::bfloat16>(405); }
 TEST_CASE("route_gradient: rings of float16 rows") { check_ring_shapes<mhar::float16>(406); }
 TEST_CASE("route_gradient: rings of float rows") { check_ring_shapes<float>(407); }
+
+TEST_CASE("route_gradient: plain calls of bfloat16 rows")
+{
+  check_plain_calls<mhar::bfloat16>(413);
+}
+TEST_CASE("route_gradient: plain calls of float16 rows") { check_plain_calls<mhar::float16>(414); }
+TEST_CASE("route_gradient: plain calls of float rows") { check_plain_calls<float>(415); }
 
 TEST_CASE("route_gradient: awkward shapes of bfloat16 rows")
 {

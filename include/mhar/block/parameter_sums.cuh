@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gradients of a call's parameters from their partial sums over chunks of positions, added in one fixed order.
+//! Gradients of a call's parameters from their partial sums over chunks of positions, added in one
+//! fixed order.
 #pragma once
 
 #include <mhar/block/route_gradient_params.cuh>
@@ -28,9 +29,11 @@ struct parameter_sums_params
   array gate_gradient;
 };
 
-//! 32 columns of one array by 16 warps: warp k adds chunks k, k + 16, ... in order, then the warps' sums are added in order.
+//! 32 columns of one array by 16 warps: warp k adds chunks k, k + 16, ... in order, then the warps'
+//! sums are added in order.
 //!
-//! Threads num_threads; barriers 1; accumulate mode adds to the destination, store mode never reads it.
+//! Threads num_threads; barriers 1; accumulate mode adds to the destination, store mode never reads
+//! it.
 template <class Accumulate>
 class parameter_sums
 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The backward of a routing call as one thread block computes it, position after position (docs/operator.md, eq. 9 to 17).
+//! The backward of a routing call as one thread block computes it, position after position
+//! (docs/operator.md, eq. 9 to 17).
 #pragma once
 
 #include <mhar/block/detail/async_copy.cuh>
@@ -18,17 +19,20 @@ namespace block {
 //! Gradients of a contiguous range of chunks of positions.
 //!
 //! A thread owns the same columns of every row. For each batch of rows of a position
-//!   1. every thread adds <w, s>, <do, s> and <s, s> over its columns, lanes add theirs by a butterfly      (barrier)
-//!   2. one warp per row finishes the sums and turns them into the three factors of ds                      (barrier)
+//!   1. every thread adds <w, s>, <do, s>, <s, s> over its columns, and lanes add theirs (barrier)
+//!   2. a few lanes finish the sums and turn them into the three factors of ds           (barrier)
 //!   3. every thread forms ds = a do + b w + c s in its columns, and adds b s to its share of dw.
-//! Sums over positions stay with the thread that owns the column until a chunk ends, and are written then.
+//! Sums over positions stay with the thread that owns the column until a chunk ends, and are
+//! written then.
 //!
-//! Chunks > 0: a thread owns that many 16-byte chunks, keeps w, do and dw of them in registers, and rows pass through a ring in
-//! shared memory filled by asynchronous copies. A thread reads only what it copied itself, so the ring needs no barrier.
-//! Chunks == 0: any shape and alignment; everything a thread owns is in the arena, and rows are read where they are.
+//! Chunks > 0: a thread owns that many 16-byte chunks, keeps w, do and dw of them in registers, and
+//! rows pass through a ring in shared memory filled by asynchronous copies. A thread reads only
+//! what it copied itself, so the ring needs no barrier. Chunks == 0: any shape and alignment;
+//! everything a thread owns is in the arena, and rows are read where they are.
 //!
 //! Threads      all of the block, map.num_threads
-//! Barriers     two per batch of rows; two more per position with an output norm; three per batch that recomputes
+//! Barriers     two per batch of rows; two more per position with an output norm; three per batch
+//!              that recomputes
 //! Shared       params.ring_bytes + the arena (unless it is in global memory)
 //! Numerics     accumulate_t<T>; the order of every sum is fixed by the shape; no atomics
 template <class T, int Chunks, int Capacity>

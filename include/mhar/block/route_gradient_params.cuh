@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the backward of a routing call is told at launch: the problem as a kernel reads it, who owns which column, and where the
-//! scratch memory of a block is.
+//! What the backward of a routing call is told at launch: the problem as a kernel reads it, who
+//! owns which column, and where the scratch memory of a block is.
 #pragma once
 
 #include <mhar/block/row_pointers.cuh>
@@ -10,9 +10,11 @@
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! Who owns which columns. A head has `chunks_per_head` chunks of up to 16 bytes of row; `lanes_per_head` consecutive threads
-//! share them, lane l owning chunks l, l + lanes_per_head, ... A thread serves one head at a time, and goes round when there are
-//! more heads than fit. It depends on the shape and the element size alone, and with it the order of every sum over the width.
+//! Who owns which columns. A head has `chunks_per_head` chunks of up to 16 bytes of row;
+//! `lanes_per_head` consecutive threads share them, lane l owning chunks l, l + lanes_per_head, ...
+//! A thread serves one head at a time, and goes round when there are more heads than fit. It
+//! depends on the shape and the element size alone, and with it the order of every sum over the
+//! width.
 struct gradient_map
 {
   int head_width = 0;
@@ -53,7 +55,8 @@ struct gradient_pointers
   }
 };
 
-//! Partial sums of the gradients of parameters, one set per chunk of positions; null when not wanted.
+//! Partial sums of the gradients of parameters, one set per chunk of positions; null when not
+//! wanted.
 template <class Accumulate>
 struct call_partials
 {
@@ -65,7 +68,8 @@ struct call_partials
   int num_chunks = 0;
 };
 
-//! Arrays of one value per owned column in a block's scratch memory; the last three only where registers do not hold them.
+//! Arrays of one value per owned column in a block's scratch memory; the last three only where
+//! registers do not hold them.
 enum class column_array
 {
   null_source,
@@ -75,7 +79,8 @@ enum class column_array
   weight_sum
 };
 
-//! The matrices that a position starts from. With a ring they are copied a position ahead, as are lse and inverse rms.
+//! The matrices that a position starts from. With a ring they are copied a position ahead, as are
+//! lse and inverse rms.
 enum class call_input
 {
   output_gradient,
@@ -84,29 +89,40 @@ enum class call_input
   combined
 };
 
-//! Offsets of a block's scratch memory, in accumulator values.
+//! Offsets of a block's scratch memory, in accumulator values; what a call does not need is empty.
+//!
+//!   parts        [rows_per_stage][4][num_groups]  sums of a row by groups
+//!   position     [2][num_groups]                  sums of a position by groups
+//!   factors      [rows_per_stage][num_heads][2]   of do and of w, per row and head
+//!   slopes       [rows_per_stage]                 of the row itself
+//!   inverses     [rows_per_stage]                 inverse rms, with rounded keys
+//!   key_factors  [rows_per_stage][num_heads]      of the rounded key
+//!   logits       [rows_per_stage][num_heads]      when lse or mix is recomputed
+//!   states       [3][num_heads]                   running maximum, sum, rescaling; then lse
+//!   null_heads   [4][num_heads]                   score, logit, weight, sum of dl of the null
+//!   statistics   [2][num_heads + num_rows]        lse, inverse rms: this position, the next
+//!   bias         [num_sources]
+//!   columns      one array per column_array, of a value for every owned column
 struct gradient_arena
 {
-  int parts = 0;        //!< [rows_per_stage][4][num_groups]  sums of a row by groups
-  int position = 0;     //!< [2][num_groups]                  sums of a position by groups
-  int factors = 0;      //!< [rows_per_stage][num_heads][2]   of do and of w, per row and head
-  int slopes = 0;       //!< [rows_per_stage]                 of the row itself
-  int inverses = 0;     //!< [rows_per_stage]                 inverse rms, with rounded keys
-  int key_factors = 0;  //!< [rows_per_stage][num_heads]      of the rounded key
-  int logits = 0;       //!< [rows_per_stage][num_heads]      when lse or mix is recomputed
-  int states = 0;       //!< [3][num_heads]                   running maximum, sum, rescaling
-  int null_heads =
-      0;  //!< [4][num_heads]                   the null source's score, logit, weight and sum of dl
-  int statistics =
-      0;  //!< [2][num_heads + num_rows]  lse and inverse rms of this position and the next, with a ring
-  int scalars = 0;  //!< [8]
-  int bias = 0;     //!< [num_sources]
-  int columns[5] =
-      {};  //!< values per owned column, in the order of column_array; absent ones have no memory
+  int parts = 0;
+  int position = 0;
+  int factors = 0;
+  int slopes = 0;
+  int inverses = 0;
+  int key_factors = 0;
+  int logits = 0;
+  int states = 0;
+  int null_heads = 0;
+  int statistics = 0;
+  int scalars = 0;
+  int bias = 0;
+  int columns[5] = {};
   int size = 0;
 };
 
-//! What the backward of one call needs. T: element of the rows; Capacity: the longest list of row pointers.
+//! What the backward of one call needs. T: element of the rows; Capacity: the longest list of row
+//! pointers.
 template <class T, int Capacity>
 struct route_gradient_params
 {

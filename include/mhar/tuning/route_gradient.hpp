@@ -20,17 +20,18 @@ struct route_gradient_policy
   int listed_rows_direct = 1024;  //!< of the others
   int direct_rows = 4;            //!< rows per batch without a ring
   int max_stages = 4;             //!< of the ring
-  int max_rows_per_stage = 16;
-  int min_rows_per_stage = 3;     //!< fewer rows per barrier cost more than one more block gains
+  int max_rows_per_stage = 16;    //!< of the ring
+  int min_rows_per_stage = 2;     //!< fewer rows per barrier cost more than one more block gains
   int scratch_blocks = 132;       //!< blocks whose scratch memory is too large for shared memory
   int portable_shared_bytes = 96 << 10;  //!< what a block has on every device
 };
 
 inline constexpr route_gradient_policy route_gradient{};
 
-//! Chunks of positions with a partial sum of their own: by the number of positions alone, so that parameter gradients have the
-//! same bits on every device. Multiples of 132 divide evenly over the multiprocessors of an H200; about 15 positions make the
-//! writing of a chunk's sums cheap beside reading its rows.
+//! Chunks of positions with a partial sum of their own: by the number of positions alone, so that
+//! parameter gradients have the same bits on every device. Multiples of 132 divide evenly over the
+//! multiprocessors of an H200; about 15 positions make the writing of a chunk's sums cheap beside
+//! reading its rows.
 [[nodiscard]] constexpr int gradient_chunks(std::int64_t num_positions) noexcept
 {
   constexpr std::int64_t unit = 132;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A value for each column that a thread owns: in registers where the number of chunks is known, else in memory of the block.
+//! A value for each column that a thread owns: in registers where the number of chunks is known,
+//! else in memory of the block.
 #pragma once
 
 #include <mhar/thread/vector.hpp>
@@ -54,7 +55,8 @@ private:
   values chunks_[static_cast<std::size_t>(Chunks)];
 };
 
-//! The same in memory that no other thread uses, `num_threads` chunks from one of its own to the next.
+//! The same in memory that no other thread uses, `num_threads` chunks from one of its own to the
+//! next.
 template <class Accumulate, int Width>
 class memory_chunks
 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sums over the width in a fixed order: butterflies in groups of lanes, groups of a head by the lanes of one warp.
+//! Sums over the width in a fixed order: butterflies in groups of lanes, groups of a head by the
+//! lanes of one warp.
 #pragma once
 
 #include <mhar/block/detail/block_sum.cuh>
@@ -23,8 +24,8 @@ __device__ __forceinline__ void butterfly(Accumulate (&sums)[Count], int lanes)
   }
 }
 
-//! One round of a butterfly that halves the number of values a lane carries: lanes with `upper` keep the second half. One shuffle
-//! serves two values.
+//! One round of a butterfly that halves the number of values a lane carries: lanes with `upper`
+//! keep the second half. One shuffle serves two values.
 template <int Count, class Accumulate>
 [[nodiscard]] __device__ __forceinline__ thread::vector<Accumulate, Count / 2> exchange_sum(
     const thread::vector<Accumulate, Count>& values, int offset, bool upper)
@@ -48,7 +49,8 @@ template <class Accumulate>
   return warp_sum(sum);
 }
 
-//! The sum of a head's groups, dealt to the lanes that finish the head; each of them holds it. All lanes of the warp call.
+//! The sum of a head's groups, dealt to the lanes that finish the head; each of them holds it. All
+//! lanes of the warp call.
 template <class Accumulate>
 [[nodiscard]] __device__ __forceinline__ Accumulate head_sum(const Accumulate* groups,
                                                              const gradient_map& map, int head,

@@ -162,8 +162,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::score_null(
   __syncthreads();
 }
 
-//! Writes the sums of a chunk of positions and starts new ones. The null source's share is added here, as sums over positions:
-//! its row, score and inverse rms are the same at all of them.
+//! Writes the sums of a chunk of positions and starts new ones. The null source's share is added
+//! here, as sums over positions: its row, score and inverse rms are the same at all of them.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::flush(int chunk)
 {

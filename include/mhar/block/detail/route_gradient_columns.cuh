@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Backward of a call: the columns of a thread, and what is read of parameters and [P, d] matrices in them.
+//! Backward of a call: the columns of a thread, and what is read of parameters and [P, d] matrices
+//! in them.
 #pragma once
 
 #include <mhar/block/route_gradient.cuh>
@@ -46,7 +47,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::for_columns
   }
 }
 
-//! Adds the thread's sums over its group; one lane writes each group's to groups[i * stride + group].
+//! Adds the thread's sums over its group; one lane writes each group's to groups[i * stride +
+//! group].
 template <class T, int Chunks, int Capacity>
 template <std::size_t Count>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::store_groups(
@@ -64,8 +66,9 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::store_group
   }
 }
 
-//! The same for the four sums of each of `Rows` rows, value v to parts[v * num_groups + group]: lanes trade halves of them, so that
-//! a butterfly of eight values takes seven shuffles and not forty.
+//! The same for the four sums of each of `Rows` rows, value v to parts[v * num_groups + group]:
+//! lanes trade halves of them, so that a butterfly of eight values takes seven shuffles and not
+//! forty.
 template <class T, int Chunks, int Capacity>
 template <int Rows>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::store_row_sums(
@@ -108,7 +111,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::store_row_s
   }
 }
 
-//! Zeros where there is no array. The kernels with a ring are given arrays of two element types, at 16-byte boundaries.
+//! Zeros where there is no array. The kernels with a ring are given arrays of two element types, at
+//! 16-byte boundaries.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::load(const void* from,
                                                                           element type,

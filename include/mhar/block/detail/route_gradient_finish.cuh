@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Backward of a call: from the sums of rows to the factors of their gradients, by few lanes while the others wait.
+//! Backward of a call: from the sums of rows to the factors of their gradients, by few lanes while
+//! the others wait.
 #pragma once
 
 #include <mhar/block/route_gradient.cuh>
@@ -25,7 +26,8 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::given_inver
                   : call_.inverse_rms[row * call_.extent.num_positions + position];
 }
 
-//! The inverse rms of a row of very large elements, read again from global memory. One warp calls; every lane gets it.
+//! The inverse rms of a row of very large elements, read again from global memory. One warp calls;
+//! every lane gets it.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::large_row_inverse(
     int row, std::int64_t position) const -> accumulate
@@ -41,7 +43,8 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::large_row_i
   return thread::scaled_inverse_rms(detail::warp_sum(sum), call_.extent.width);
 }
 
-//! The part of a row's sum of squares that lies in heads [first, ...), a segment's lanes taking them in turn.
+//! The part of a row's sum of squares that lies in heads [first, ...), a segment's lanes taking
+//! them in turn.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::squares_of_later_heads(
     const accumulate* groups, int first, int sub) const -> accumulate
@@ -79,8 +82,9 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::weight_of(a
   return num_sources_ == 1 ? accumulate{1} : thread::exp_of(logit - lse);
 }
 
-//! The rows of a batch: their factors in ds = a do + b w + c s, per head (eq. 11 to 14). A segment of a warp's lanes finishes one
-//! row, `finish_lanes` of them a head; all lanes of a warp go the same way.
+//! The rows of a batch: their factors in ds = a do + b w + c s, per head (eq. 11 to 14). A segment
+//! of a warp's lanes finishes one row, `finish_lanes` of them a head; all lanes of a warp go the
+//! same way.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_rows(
     int batch, std::int64_t position)

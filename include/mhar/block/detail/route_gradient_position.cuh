@@ -66,7 +66,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
   __syncthreads();
 }
 
-//! do of the position, kept by its owners; sums by groups of <do, mix>, which is D, and of <do, null source>.
+//! do of the position, kept by its owners; sums by groups of <do, mix>, which is D, and of <do,
+//! null source>.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_position(
     std::int64_t position)

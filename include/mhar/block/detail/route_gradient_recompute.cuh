@@ -29,7 +29,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_logi
   }
 }
 
-//! One thread per head: the weights of a batch relative to the running maximum, and what the mix so far shrinks by.
+//! One thread per head: the weights of a batch relative to the running maximum, and what the mix so
+//! far shrinks by.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::advance_heads(
     int batch, std::int64_t position)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Backward of a call: rows on their way through shared memory. Without a ring they are read where they are.
+//! Backward of a call: rows on their way through shared memory. Without a ring they are read where
+//! they are.
 #pragma once
 
 #include <mhar/block/route_gradient.cuh>
@@ -37,7 +38,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_ring(
   }
 }
 
-//! Copies the rows of the step that is next in line into the current stage, which the thread has read.
+//! Copies the rows of the step that is next in line into the current stage, which the thread has
+//! read.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_step() const
 {
@@ -61,7 +63,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_step()
       slot += call_.slot_bytes;
     }
   }
-  // Old gradients are needed when ds is formed: in the only step of a position, or in the second half of them.
+  // Old gradients are needed when ds is formed: in the only step of a position, or in the second
+  // half of them.
   if (call_.old_gradient_bytes > 0 &&
       (num_steps_ == num_batches_ || copied_step_ >= num_batches_)) {
     copy_old_gradients(first, rows);
@@ -106,8 +109,9 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_chunks
   }
 }
 
-//! Copies what a position starts from, into memory whose last content the thread has read, and the position's lse and inverse rms.
-//! They are a group of their own, so that rows asked for later do not hold them up.
+//! Copies what a position starts from, into memory whose last content the thread has read, and the
+//! position's lse and inverse rms. They are a group of their own, so that rows asked for later do
+//! not hold them up.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_inputs(
     std::int64_t position)
@@ -173,15 +177,16 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::close_step(
   }
 }
 
-//! Waits for the thread's own copies of the position's inputs: the groups after theirs are those of the steps closed since.
+//! Waits for the thread's own copies of the position's inputs: the groups after theirs are those of
+//! the steps closed since.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::wait_for_inputs() const
 {
   if constexpr (has_ring) { detail::wait_for_copy_groups(closed_); }
 }
 
-//! Waits for the thread's own copies of the current stage. The groups after theirs are those of the other stages, and of inputs
-//! copied since then.
+//! Waits for the thread's own copies of the current stage. The groups after theirs are those of the
+//! other stages, and of inputs copied since then.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::wait_for_rows() const
 {

@@ -112,8 +112,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::sum_batch(
   if (slot < rows) { sum_rows<1>(slot, first + slot, position); }
 }
 
-//! With a ring: the gradients of a batch's rows, elements of the rows' type or the arithmetic's, and the rows' share of dw. In
-//! accumulate mode the old gradients came with the rows.
+//! With a ring: the gradients of a batch's rows, elements of the rows' type or the arithmetic's,
+//! and the rows' share of dw. In accumulate mode the old gradients came with the rows.
 template <class T, int Chunks, int Capacity>
 template <class Element, bool Adds>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentiate_held(

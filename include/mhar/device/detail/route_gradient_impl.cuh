@@ -160,7 +160,8 @@ struct gradient_launch
                   make_params<T, Capacity>(problem, plan, partials, arena_memory));
   }
 
-  //! The kernel with a ring that holds `Chunks` chunks per thread; `done` says whether there was one for this problem.
+  //! The kernel with a ring that holds `Chunks` chunks per thread; `done` says whether there was
+  //! one for this problem.
   template <int Chunks>
   [[nodiscard]] status run_ring(bool& done) const noexcept
   {
@@ -188,7 +189,8 @@ struct gradient_launch
   }
 };
 
-//! Whether the kernels with a ring can use a matrix: rows' type or the arithmetic's, 16-byte boundaries.
+//! Whether the kernels with a ring can use a matrix: rows' type or the arithmetic's, 16-byte
+//! boundaries.
 template <class T>
 [[nodiscard]] bool suits_ring(const const_matrix& view, std::int64_t num_positions) noexcept
 {

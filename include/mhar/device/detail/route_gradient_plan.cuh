@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How the backward of a call is cut: columns over threads, rows over a ring, scratch memory. Host arithmetic.
+//! How the backward of a call is cut: columns over threads, rows over a ring, scratch memory. Host
+//! arithmetic.
 #pragma once
 
 #include <mhar/block/route_gradient_params.cuh>
@@ -12,7 +13,8 @@
 MHAR_NAMESPACE_BEGIN
 namespace device::detail {
 
-//! Chunks that a thread holds in registers, 1 or 2, or 0 for a shape that has to keep its columns in memory.
+//! Chunks that a thread holds in registers, 1 or 2, or 0 for a shape that has to keep its columns
+//! in memory.
 [[nodiscard]] constexpr int register_chunks(const shape& extent, int chunk_width) noexcept
 {
   const std::int64_t head_width = extent.head_width();
@@ -38,7 +40,8 @@ namespace device::detail {
   const std::int64_t heads = (std::min)(num_heads, most);
   std::int64_t lanes = held > 0 ? chunks / held : (std::min)(chunks, most / heads);
   if (held == 0) {
-    // As few chunks per lane as possible, then as few lanes, then a number of lanes that suits butterflies.
+    // As few chunks per lane as possible, then as few lanes, then a number of lanes that suits
+    // butterflies.
     const std::int64_t each = (chunks + lanes - 1) / lanes;
     lanes = (chunks + each - 1) / each;
     for (std::int64_t group = 32; group > 1; group /= 2) {
@@ -62,7 +65,8 @@ namespace device::detail {
   while (map.group < 32 && lanes % (2 * map.group) == 0) { map.group *= 2; }
   map.groups_per_head = map.lanes_per_head / map.group;
   map.num_groups = extent.num_heads * map.groups_per_head;
-  // Few lanes per row, so that a warp finishes several rows at a time: as many as there are heads, or up to eight.
+  // Few lanes per row, so that a warp finishes several rows at a time: as many as there are heads,
+  // or up to eight.
   int heads_in_warp = 1;
   while (heads_in_warp < 32 && heads_in_warp < num_heads) { heads_in_warp *= 2; }
   map.finish_lanes = 1;
@@ -169,7 +173,8 @@ template <class T>
   return plan;
 }
 
-//! Fits a ring of `stages` stages into `bytes`, with at most `most` rows a stage. False when not even `least` rows fit.
+//! Fits a ring of `stages` stages into `bytes`, with at most `most` rows a stage. False when not
+//! even `least` rows fit.
 template <class T>
 [[nodiscard]] bool fit_ring(const route_gradient_problem<T>& problem, std::int64_t bytes,
                             int stages, int least, int most, route_gradient_plan& plan) noexcept
