@@ -3,10 +3,9 @@
 #pragma once
 
 #include <mhar/cpu/detail/lanes.hpp>
+#include <mhar/thread/inverse_rms.hpp>
+#include <mhar/types/shape.hpp>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <type_traits>
 
 MHAR_NAMESPACE_BEGIN
@@ -201,27 +200,32 @@ template <class Accumulate, class T>
   return total<Accumulate>(sums[0]);
 }
 
+//! The sum of squares of a row, head by head: the order in which dot_rows takes it along.
 template <class Accumulate, class T>
-[[nodiscard]] Accumulate largest_magnitude(const T* row, std::int64_t count) noexcept
+[[nodiscard]] Accumulate sum_of_squares(const T* row, const shape& extent) noexcept
 {
-  Accumulate largest = 0;
-  for (std::int64_t k = 0; k < count; ++k) {
-    largest = (std::max)(largest, std::abs(widen<Accumulate>(row[k])));
+  const std::int64_t width = extent.head_width();
+  Accumulate sum = 0;
+  for (int h = 0; h < extent.num_heads; ++h) {
+    lanes<Accumulate> squares = {};
+    for_each_block<Accumulate>(width, [&](std::int64_t k, auto part) {
+      lanes<Accumulate> values;
+      load<Accumulate>(values, row + h * width + k, part);
+      squares += values * values;
+    });
+    sum += total<Accumulate>(squares);
   }
-  return largest;
+  return sum;
 }
 
-//! (mean(s^2) + eps)^-1/2 of a whole row whose sum of squares is known, for every finite row: squares that overflow (fp32 and
-//! bf16 rows of 1e18 and more) are summed again in units of the largest element.
+//! (mean(s^2) + eps)^-1/2 of a whole row whose sum of squares is known, for every finite row.
 template <class Accumulate, class T>
 [[nodiscard]] Accumulate inverse_rms(const T* row, std::int64_t width, Accumulate eps,
                                      Accumulate sum) noexcept
 {
-  const auto count = static_cast<Accumulate>(width);
-  if (sum <= (std::numeric_limits<Accumulate>::max)()) { return 1 / std::sqrt(sum / count + eps); }
-  const Accumulate unit = largest_magnitude<Accumulate>(row, width);
-  const Accumulate scaled = sum_of_squares<Accumulate>(row, width, 1 / unit);
-  return 1 / std::sqrt(scaled / count + eps / unit / unit) / unit;
+  if (!thread::overflowed(sum)) { return thread::inverse_rms(sum, width, eps); }
+  return thread::scaled_inverse_rms(
+      sum_of_squares<Accumulate>(row, width, thread::overflow_scale<Accumulate>), width);
 }
 template <class Accumulate, class T>
 [[nodiscard]] Accumulate inverse_rms(const T* row, std::int64_t width, Accumulate eps) noexcept

@@ -10,6 +10,9 @@
 #include <mhar/cpu/detail/softmax.hpp>
 #include <mhar/types/sweep.hpp>
 
+#include <algorithm>
+#include <limits>
+
 MHAR_NAMESPACE_BEGIN
 namespace cpu::detail {
 
@@ -95,9 +98,9 @@ void find_inverse_rms(const advance_problem<T>& problem, std::int64_t position,
       continue;
     }
     const T* const row = scratch.rows[n];
-    scratch.inverse_rms[n] = squares != nullptr
-                                 ? inverse_rms<accumulate>(row, extent.width, eps, squares[n])
-                                 : inverse_rms<accumulate>(row, extent.width, eps);
+    const accumulate sum =
+        squares != nullptr ? squares[n] : sum_of_squares<accumulate>(row, extent);
+    scratch.inverse_rms[n] = inverse_rms(row, extent.width, eps, sum);
     if (kept != nullptr) { *kept = scratch.inverse_rms[n]; }
   }
 }
