@@ -168,6 +168,35 @@ TEST_CASE("router: rows whose places hold gradients are gone")
   check_close<double>(run.backward(), data.expected());
 }
 
+TEST_CASE("router: a refused call of the backward costs no row, and is refused by its own name")
+{
+  const auto data = full_case(3);
+  run_choices choices = streaming(data.options.schedule);
+  choices.gradients = mhar::gradient_home::dead_rows;
+  run_type run{data, choices};
+  auto& router = run.router();
+  run.forward();
+  run.begin_backward();
+  run.backward_call(2);
+  run.row_gradient(2);
+  mhar::call_upstream wrong = run.upstream(1);
+  wrong.output_gradient.position_stride = -1;
+  CHECK(router.backward_call(run.context(), 1, wrong).code == mhar::code::bad_stride);
+  CHECK(router.recompute(run.context(), 2, run.inputs(2), run.outputs(2)).ok());
+  wrong = run.upstream(1);
+  wrong.output_gradient = router.gradient_slot(1);
+  wrong.mix.position_stride = -1;
+  const mhar::status refused = router.backward_call(run.context(), 1, wrong);
+  CHECK(refused.code == mhar::code::bad_stride);
+  CHECK(std::string{refused.argument} == "mix");
+  for (int n = 1; n >= 0; --n) {
+    run.backward_call(n);
+    run.row_gradient(n);
+  }
+  run.finish_backward();
+  check_close<double>(run.results(), data.expected());
+}
+
 TEST_CASE("router: rows given back in place cost two extra rows in full mode, not a second buffer")
 {
   const auto data = full_case(9);
@@ -201,12 +230,16 @@ TEST_CASE("router: a router without memory, rows or recompute says so")
   CHECK_WRONG_ORDER(router.bind_rows(nullptr, 6, 6));
   CHECK(router.bind(nullptr, 1 << 16).code == mhar::code::missing_argument);
   CHECK(router.bind(block, router.memory().total - 1).code == mhar::code::small_workspace);
-  CHECK(router.bind(block + 8, sizeof(block) - 8).code == mhar::code::bad_stride);
+  CHECK(router.bind(block + 8, sizeof(block) - 8).code == mhar::code::bad_alignment);
   mhar::check(router.bind(block, sizeof(block)));
   CHECK_WRONG_ORDER(router.begin_forward({}));
   double rows[24] = {};
   CHECK(router.bind_rows(nullptr, 12, 6).code == mhar::code::missing_argument);
   CHECK(router.bind_rows(rows, 12, 5).code == mhar::code::bad_stride);
+  CHECK(router.bind_rows(rows, 6, 6).code == mhar::code::bad_stride);  // rows over one another
+  CHECK(router.bind_rows(rows, 11, 6).code == mhar::code::bad_stride);
+  CHECK(router.bind_rows(rows, std::int64_t{1} << 60, 6).code == mhar::code::bad_stride);
+  mhar::check(router.bind_rows(rows, 6, 12));
   mhar::check(router.bind_rows(rows, 12, 6));
   CHECK(router.begin_forward({}).ok());
 }
@@ -317,10 +350,15 @@ TEST_CASE("router: configurations are refused by the name of what is wrong")
     return std::string{outcome.argument};
   };
   static const double number = 1;
-  CHECK(refused([](auto& c) { c.extent.num_positions = -1; }) == "num_positions");
-  CHECK(refused([](auto& c) { c.extent.width = 0; }) == "width");
-  CHECK(refused([](auto& c) { c.extent.num_heads = 4; }) == "num_heads");
-  CHECK(refused([](auto& c) { c.extent.norm_width = 5; }) == "norm_width");
+  CHECK(refused([](auto& c) { c.extent.num_positions = -1; }) == "extent.num_positions");
+  CHECK(refused([](auto& c) { c.extent.num_positions = std::int64_t{1} << 55; }) ==
+        "extent.num_positions");
+  CHECK(refused([](auto& c) {  // a row alone would do
+          c.extent = {std::int64_t{1} << 39, std::int64_t{1} << 19, 1};
+        }) == "extent.num_positions");
+  CHECK(refused([](auto& c) { c.extent.width = 0; }) == "extent.width");
+  CHECK(refused([](auto& c) { c.extent.num_heads = 4; }) == "extent.num_heads");
+  CHECK(refused([](auto& c) { c.extent.norm_width = 5; }) == "extent.norm_width");
   CHECK(refused([](auto& c) { c.plan = {}; }) == "schedule.num_rows");
   CHECK(refused([](auto& c) {
           c.plan.forward = mhar::streaming_plan(mhar::full_schedule(3)).forward;

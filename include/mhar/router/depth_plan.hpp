@@ -40,15 +40,15 @@ struct depth_schedule
 [[nodiscard]] depth_schedule full_schedule(int num_calls);
 
 //! Delta mode: a call reads the completed blocks; the calls of the first block read none (their
-//! null source alone).
+//! null source alone). Throws invalid_argument when a block has no call.
 [[nodiscard]] depth_schedule delta_schedule(int num_calls, int calls_per_block);
 
 //! Block mode: a call reads the embedding and the completed blocks, and but for the first call of a
-//! block the running sum as its private row.
+//! block the running sum as its private row. Throws invalid_argument when a block has no call.
 [[nodiscard]] depth_schedule block_schedule(int num_calls, int calls_per_block);
 
 //! The same schedule with every call `queries_per_site` times in a row: the queries of one site are
-//! adjacent calls.
+//! adjacent calls. Throws invalid_argument when there is none, or for a refused schedule.
 [[nodiscard]] depth_schedule repeated(const depth_schedule& schedule, int queries_per_site);
 
 //! num_rows is not negative and does not decrease; private_rows is empty or as long.

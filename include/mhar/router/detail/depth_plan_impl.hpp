@@ -11,6 +11,15 @@
 
 MHAR_NAMESPACE_BEGIN
 
+namespace detail {
+
+inline void check_at_least_one(int count, const char* argument)
+{
+  if (count < 1) { check(status{code::bad_shape, argument, "must be at least 1"}); }
+}
+
+}  // namespace detail
+
 inline depth_schedule full_schedule(int num_calls)
 {
   depth_schedule schedule;
@@ -20,6 +29,7 @@ inline depth_schedule full_schedule(int num_calls)
 
 inline depth_schedule delta_schedule(int num_calls, int calls_per_block)
 {
+  detail::check_at_least_one(calls_per_block, "calls_per_block");
   depth_schedule schedule;
   for (int call = 0; call < num_calls; ++call) {
     schedule.num_rows.push_back(call / calls_per_block);
@@ -29,6 +39,7 @@ inline depth_schedule delta_schedule(int num_calls, int calls_per_block)
 
 inline depth_schedule block_schedule(int num_calls, int calls_per_block)
 {
+  detail::check_at_least_one(calls_per_block, "calls_per_block");
   depth_schedule schedule;
   for (int call = 0; call < num_calls; ++call) {
     schedule.num_rows.push_back(1 + call / calls_per_block);
@@ -40,6 +51,8 @@ inline depth_schedule block_schedule(int num_calls, int calls_per_block)
 
 inline depth_schedule repeated(const depth_schedule& schedule, int queries_per_site)
 {
+  detail::check_at_least_one(queries_per_site, "queries_per_site");
+  check(validate(schedule));
   depth_schedule longer;
   for (int call = 0; call < schedule.num_calls(); ++call) {
     const auto index = static_cast<std::size_t>(call);

@@ -80,7 +80,8 @@ matrix depth_router<Backend, T>::gradient_slot(int call) noexcept
 }
 
 //! Nothing follows the mix, do = dy lies in its slot, and the next pass over calls can compute D
-//! from the mix itself.
+//! from the mix itself. A mix that would be refused then is left to output_gradient, which refuses
+//! it now.
 template <class Backend, class T>
 bool depth_router<Backend, T>::needs_no_output_gradient(int call, const call_upstream& upstream,
                                                         const const_matrix& mix) const noexcept
@@ -93,7 +94,9 @@ bool depth_router<Backend, T>::needs_no_output_gradient(int call, const call_ups
                      !config_.plan.schedule.has_private(call);
   const bool in_place = dy.data == gradient_place(call) && dy.type == element_of<T>::value &&
                         dy.position_stride == config_.extent.width;
-  const bool readable = mix.type == element_of<T>::value &&
+  detail::checker checks;
+  static_cast<void>(checks.input(mix, config_.extent, "mix"));
+  const bool readable = checks.ok() && mix.type == element_of<T>::value &&
                         (pending_calls_ == 0 || mix.position_stride == mix_stride_);
   return plain && alone && in_place && readable;
 }
@@ -164,11 +167,11 @@ status depth_router<Backend, T>::backward_call(const context& where, int call,
   }
   else {
     if (const status outcome = settle_pending(where); !outcome.ok()) { return outcome; }
-    static_cast<void>(gradient_slot(call));  // its place is about to be written
     call_upstream complete = upstream;
     complete.mix = mixed;
     const status outcome = run_output_gradient(where, call, complete);
     if (!outcome.ok()) { return outcome; }
+    static_cast<void>(gradient_slot(call));  // what its place held is gone
   }
   last_call_ = call;
   if (config_.plan.schedule.has_private(call)) { private_due_ = call; }
@@ -302,11 +305,14 @@ status depth_router<Backend, T>::check_gradients(const site_gradients* gradients
   const auto& partials = buffers_.partials;
   for (std::size_t site = 0; gradients != nullptr && site < sites_.size(); ++site) {
     const site_gradients& asked = gradients[site];
-    if (((asked.query || asked.norm_weight) && partials.query == nullptr) ||
-        (asked.bias && partials.bias == nullptr) ||
+    const site_parameters& given = config_.sites[site].parameters;
+    const output_stage& stage = config_.sites[site].stage;
+    if ((asked.query && partials.query == nullptr) ||
+        (asked.norm_weight && (partials.query == nullptr || !given.norm_weight)) ||
+        (asked.bias && (partials.bias == nullptr || !given.bias)) ||
         (asked.null_source && partials.null_source == nullptr) ||
-        (asked.gate && partials.gate == nullptr) ||
-        (asked.output_norm_weight && partials.output_norm == nullptr)) {
+        (asked.gate && (partials.gate == nullptr || !stage.gate)) ||
+        (asked.output_norm_weight && (partials.output_norm == nullptr || !stage.norm_weight))) {
       return {code::bad_value, "gradients",
               "a gradient is asked for that was frozen at construction, or has no parameter"};
     }

@@ -51,7 +51,7 @@ status depth_router<Backend, T>::bind(void* block, std::size_t bytes) noexcept
 {
   if (block == nullptr) { return {code::missing_argument, "block", "is required"}; }
   if (reinterpret_cast<std::uintptr_t>(block) % detail::block_arena::alignment != 0) {
-    return {code::bad_stride, "block", "must be aligned to 256 bytes"};
+    return {code::bad_alignment, "block", "must be aligned to 256 bytes"};
   }
   if (bytes < memory_.total) {
     return {code::small_workspace, "block", "is smaller than memory().total"};
@@ -79,6 +79,10 @@ status depth_router<Backend, T>::bind_rows(T* base, std::int64_t row_stride,
   }
   if (row_stride < config_.extent.width || position_stride < config_.extent.width) {
     return {code::bad_stride, "row_stride, position_stride", "is less than the width"};
+  }
+  if (const status apart = detail::check_strided_rows(config_, base, row_stride, position_stride);
+      !apart.ok()) {
+    return apart;
   }
   if (config_.gradients == gradient_home::dead_rows && position_stride != config_.extent.width) {
     return {code::unsupported, "position_stride",

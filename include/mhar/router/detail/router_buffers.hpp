@@ -74,25 +74,32 @@ struct router_buffers
 
 //! Where each call's gradient goes with gradient_home::dead_rows: the newest row that neither this
 //! call nor an earlier one reads and that has no tenant yet; N + i means extra row i.
-[[nodiscard]] inline std::vector<int> gradient_tenants(const depth_schedule& schedule)
+template <class Visit>
+void each_tenant(const depth_schedule& schedule, Visit visit)
 {
   const int num_rows = schedule.total_rows();
-  std::vector<int> places(schedule.num_rows.size());
   int next_dead = num_rows - 1;
   int next_extra = num_rows;
   for (int call = schedule.num_calls() - 1; call >= 0; --call) {
     const auto index = static_cast<std::size_t>(call);
-    places[index] = next_dead >= schedule.num_rows[index] ? next_dead-- : next_extra++;
+    visit(index, next_dead >= schedule.num_rows[index] ? next_dead-- : next_extra++);
   }
+}
+
+[[nodiscard]] inline std::vector<int> gradient_tenants(const depth_schedule& schedule)
+{
+  std::vector<int> places(schedule.num_rows.size());
+  each_tenant(schedule, [&places](std::size_t call, int place) { places[call] = place; });
   return places;
 }
 
 [[nodiscard]] inline int num_extra_rows(const router_config& config)
 {
-  if (config.gradients != gradient_home::dead_rows) { return 0; }
-  const std::vector<int> places = gradient_tenants(config.plan.schedule);
-  return (std::max)(*std::max_element(places.begin(), places.end()) + 1 - config.plan.num_rows(),
-                    0);
+  int extra = 0;
+  if (config.gradients != gradient_home::dead_rows) { return extra; }
+  each_tenant(config.plan.schedule,
+              [&](std::size_t, int place) { extra += place >= config.plan.num_rows() ? 1 : 0; });
+  return extra;
 }
 
 template <class T, class Has>

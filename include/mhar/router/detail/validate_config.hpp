@@ -3,8 +3,10 @@
 #pragma once
 
 #include <mhar/router/router_config.hpp>
+#include <mhar/types/detail/checker.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 MHAR_NAMESPACE_BEGIN
 
@@ -36,15 +38,15 @@ namespace detail {
 [[nodiscard]] inline status validate_extent(const router_config& config) noexcept
 {
   const shape& extent = config.extent;
-  if (extent.num_positions < 0) { return {code::bad_shape, "num_positions", "is negative"}; }
-  if (extent.width < 1) { return {code::bad_shape, "width", "must be at least 1"}; }
-  if (extent.num_heads < 1 || extent.width % extent.num_heads != 0) {
-    return {code::bad_shape, "num_heads", "must divide the width"};
-  }
-  if (extent.norm_width != 0 && extent.norm_width < extent.width) {
-    return {code::bad_shape, "norm_width", "is less than the width"};
-  }
-  return {};
+  checker checks;
+  checks.extent(extent);
+  if (!checks.ok()) { return checks.answer(); }
+  // Everything in the block that grows with positions is at most this times a few bytes.
+  const std::int64_t most = std::int64_t{config.plan.num_calls()} + config.plan.num_rows() + 1;
+  checks.require(extent.num_positions * extent.width <= (std::int64_t{1} << 58) / most,
+                 code::bad_shape, "extent.num_positions",
+                 "rows and calls of these extents do not fit 64-bit offsets");
+  return checks.answer();
 }
 
 [[nodiscard]] inline status validate_plan(const router_config& config) noexcept
@@ -143,6 +145,29 @@ namespace detail {
     return {code::bad_value, "use", "inference keeps neither gradients nor mixes"};
   }
   return {};
+}
+
+//! The rows of a strided buffer are written one by one, so they must lie apart.
+template <class T>
+[[nodiscard]] status check_strided_rows(const router_config& config, T* base,
+                                        std::int64_t row_stride,
+                                        std::int64_t position_stride) noexcept
+{
+  const shape& extent = config.extent;
+  const int num_rows = config.plan.num_rows();
+  checker checks;
+  checks.require(
+      span_bytes(num_rows, row_stride, extent.width, static_cast<std::int64_t>(sizeof(T))) >= 0,
+      code::bad_stride, "row_stride", "the memory spanned does not fit 64-bit offsets");
+  const region first = checks.output(matrix{base, position_stride}, extent, "position_stride");
+  // Every two rows lie as row 0 and another one do.
+  for (int n = 1; checks.ok() && n < num_rows; ++n) {
+    region row = first;
+    row.begin += static_cast<std::uintptr_t>(n * row_stride) * sizeof(T);
+    checks.require(!overlap(first, row), code::bad_stride, "row_stride, position_stride",
+                   "two rows would share elements");
+  }
+  return checks.answer();
 }
 
 }  // namespace detail
