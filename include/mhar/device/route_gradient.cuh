@@ -25,12 +25,12 @@ template <class T>
 //! Tensors      as in route_gradient_problem<T>
 //!
 //! Numerics     accumulate_t<T>, one rounding at each store. The order of every sum depends on the
-//!              shape alone, sums over positions also on their number: run to run and device to
-//!              device bitwise equal. No atomics. Where a logit has weight 0, and for a call with
+//!              shape alone, sums over positions also on their number: bitwise equal from run
+//!              to run. No atomics. Where a logit has weight 0, and for a call with
 //!              one source, dl is exactly 0.
 //! Cost         given lse and mix, rows are read once, for any number of rows, and every wanted
 //!              gradient is written once. Without one of them a first pass over the rows finds
-//!              both: the rows of a position stay in shared memory where they fit (up to 15 rows of
+//!              both: the rows of a position stay in shared memory where they fit (up to 14 rows of
 //!              7168 bf16 elements on compute capability 9.0), else they are read twice. Inverse
 //!              rms costs one multiply-add per element when it is not given. Accumulating reads the
 //!              old gradient. Fast for rows of 2- and 4-byte elements whose addresses and head
