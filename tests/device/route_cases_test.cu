@@ -251,6 +251,21 @@ TEST_CASE("route: empty calls succeed and launch nothing; refused ones leave no 
   CHECK(call.y.untouched());
   CHECK(cudaGetLastError() == cudaSuccess);
 
+  mhar::update_problem<float> update;
+  update.call = call.problem;
+  update.row = 2;
+  update.delta = {call.query.data(), 0};
+  CHECK(mhar::device::route(update, context).code == mhar::code::bad_shape);
+  update.row = 1;
+  update.delta = {};
+  CHECK(mhar::device::route(update, context).code == mhar::code::missing_argument);
+  update.delta = {call.query.data(), 0};
+  update.sum = {call.rows.data(), 64};
+  CHECK(mhar::device::route(update, context).code == mhar::code::aliasing);
+  update.sum = {};
+  update.copy = {call.y.data(), 64};
+  CHECK(mhar::device::route(update, context).code == mhar::code::aliasing);
+
   simple_call<float> wide{
       {1, 40000, 1, 0}, 1, constant<float>(40000, 1), constant<float>(40000, 0)};
   CHECK(mhar::device::workspace_bytes(wide.problem, context) > 0);

@@ -87,63 +87,82 @@ public:
     const bool normed = p_.norm == output_norm::rms;
     // Columns that are neither stored nor normed are not needed.
     if (!normed && !p_.y && !p_.combined && !p_.mix) { return; }
-#pragma unroll
-    for (int i = 0; i < columns_.size(); ++i) {
-      if (!columns_.valid(i)) { continue; }
-      const values o = combine(i, position, normalizers);
-      if (normed) { columns_.set_mix(i, o); }
-      else {
-        store(p_.y, position, i, o);
-      }
+    for_each_chunk([&](int i, accumulate& value, int) { value *= normalizers[columns_.head(i)]; });
+    if (p_.mix) { store(p_.mix, position); }
+    combine(position);
+    if (p_.combined) { store_combined(p_.combined, position); }
+    if (normed) {
+      norm();
+      if (p_.y) { store(p_.y, position); }
     }
-    if (normed) { norm(position); }
+    else if (p_.y) {
+      store_combined(p_.y, position);
+    }
   }
 
 private:
-  //! o = partial + alpha*mix of chunk i; stores mix and o where they are wanted.
-  [[nodiscard]] __device__ __forceinline__ values combine(int i, std::int64_t position,
-                                                          const accumulate* normalizers)
+  //! Calls visitor(i, value, c) for column c of each chunk i, and keeps what it makes of the value.
+  template <class Visitor>
+  __device__ __forceinline__ void for_each_chunk(Visitor visitor)
   {
-    const accumulate normalizer = normalizers[columns_.head(i)];
-    values o = columns_.mix(i);
 #pragma unroll
-    for (int c = 0; c < chunk_width; ++c) { o[c] *= normalizer; }
-    if (p_.mix) { columns_.store(p_.mix, position, i, o); }
+    for (int i = 0; i < columns_.size(); ++i) {
+      if (!columns_.valid(i)) { continue; }
+      values o = columns_.mix(i);
+#pragma unroll
+      for (int c = 0; c < chunk_width; ++c) { visitor(i, o[c], c); }
+      columns_.set_mix(i, o);
+    }
+  }
+
+  //! o = partial + alpha*mix. A closed gate selects: 0 * mix is not 0 when the mix is not finite.
+  __device__ __forceinline__ void combine(std::int64_t position)
+  {
+    const bool closed = gate_ == accumulate{0};
     if (p_.partial) {
-      const values partial = columns_.load(p_.partial, position, i);
 #pragma unroll
-      for (int c = 0; c < chunk_width; ++c) {
-        o[c] = gate_ == accumulate{0} ? partial[c] : thread::multiply_add(gate_, o[c], partial[c]);
+      for (int i = 0; i < columns_.size(); ++i) {
+        if (!columns_.valid(i)) { continue; }
+        const values partial = columns_.load(p_.partial, position, i);
+        values o = columns_.mix(i);
+#pragma unroll
+        for (int c = 0; c < chunk_width; ++c) {
+          o[c] = closed ? partial[c] : thread::multiply_add(gate_, o[c], partial[c]);
+        }
+        columns_.set_mix(i, o);
       }
     }
     else if (p_.gate) {
-      // A closed gate selects: 0 * mix is not 0 when the mix is not finite.
-#pragma unroll
-      for (int c = 0; c < chunk_width; ++c) {
-        o[c] = gate_ == accumulate{0} ? accumulate{0} : gate_ * o[c];
-      }
+      for_each_chunk(
+          [&](int, accumulate& value, int) { value = closed ? accumulate{0} : gate_ * value; });
     }
-    if (p_.combined) { store(p_.combined, position, i, o); }
-    return o;
   }
 
-  //! Stores o; through a closed gate the partial's own bits where the types agree, since a NaN's would not survive conversion.
-  __device__ __forceinline__ void store(const matrix& to, std::int64_t position, int i,
-                                        const values& o)
+  __device__ __forceinline__ void store(const matrix& to, std::int64_t position)
   {
-    if (!to) { return; }
-    if (gate_ == accumulate{0} && p_.partial && p_.partial.type == to.type) {
+#pragma unroll
+    for (int i = 0; i < columns_.size(); ++i) {
+      if (columns_.valid(i)) { columns_.store(to, position, i, columns_.mix(i)); }
+    }
+  }
+  //! Stores o; through a closed gate the partial's own bits where the types agree, since a NaN's would not survive conversion.
+  __device__ __forceinline__ void store_combined(const matrix& to, std::int64_t position)
+  {
+    if (gate_ != accumulate{0} || !p_.partial || p_.partial.type != to.type) {
+      store(to, position);
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < columns_.size(); ++i) {
+      if (!columns_.valid(i)) { continue; }
       copy_columns(to.data, position * to.position_stride + columns_.column(i), p_.partial.data,
                    position * p_.partial.position_stride + columns_.column(i), to.type,
                    columns_.count(i));
     }
-    else {
-      columns_.store(to, position, i, o);
-    }
   }
 
-  //! y = o * rms(o)^-1 * og, where the columns hold o.
-  __device__ __forceinline__ void norm(std::int64_t position)
+  //! y = o * rms(o)^-1 * og.
+  __device__ __forceinline__ void norm()
   {
     const accumulate sum = squares_(columns_, accumulate{1}, false);
     accumulate inverse = quick_inverse_rms(sum, p_.tree.width, p_.norm_eps);
@@ -151,7 +170,6 @@ private:
       inverse = thread::scaled_inverse_rms(
           squares_(columns_, thread::overflow_scale<accumulate>, true), p_.tree.width);
     }
-    if (!p_.y) { return; }
 #pragma unroll
     for (int i = 0; i < columns_.size(); ++i) {
       if (!columns_.valid(i)) { continue; }
@@ -160,7 +178,7 @@ private:
           p_.output_weight, columns_.column(i), columns_.count(i), accumulate{1});
 #pragma unroll
       for (int c = 0; c < chunk_width; ++c) { y[c] = y[c] * inverse * weight[c]; }
-      columns_.store(p_.y, position, i, y);
+      columns_.set_mix(i, y);
     }
   }
 

@@ -28,40 +28,41 @@ public:
   {
   }
 
-  //! Span sums of <w, s> and s^2 for the rows of a batch, two rows at a time.
+  //! Span sums of <w, s> and s^2 for the rows of a batch, two rows at a time as long as there are two.
   __device__ __forceinline__ void sum(const char* stage, int row_bytes, int count, accumulate* sums,
                                       int stride) const
   {
     const char* row = stage + columns_.chunk(0) * 16;
+    int k = 0;
 #pragma unroll 1
-    for (int k = 0; k < count; k += 2, row += 2 * row_bytes, sums += 2 * stride) {
-      // Of an odd batch the last row is summed twice and stored once more into an entry that nobody reads.
-      const char* const next = k + 1 < count ? row + row_bytes : row;
-      thread::vector<accumulate, 4> of_lane;
+    for (; k + 1 < count; k += 2, row += 2 * row_bytes, sums += 2 * stride) {
+      thread::vector<accumulate, 4> of_lane{};
 #pragma unroll
       for (int i = 0; i < ChunksPerThread; ++i) {
+        const bool valid = Joined || columns_.valid(i);
         thread::vector<accumulate, 4> of_chunk{};
-        if (Joined || columns_.valid(i)) {
-          const values s = load(row, i);
-          const values t = load(next, i);
-#pragma unroll
-          for (int c = 0; c < chunk_width; ++c) {
-            of_chunk[0] = thread::multiply_add(columns_.weight(i)[c], s[c], of_chunk[0]);
-            of_chunk[1] = thread::multiply_add(s[c], s[c], of_chunk[1]);
-            of_chunk[2] = thread::multiply_add(columns_.weight(i)[c], t[c], of_chunk[2]);
-            of_chunk[3] = thread::multiply_add(t[c], t[c], of_chunk[3]);
-          }
+        if (valid) {
+          multiply(of_chunk[0], of_chunk[1], columns_.weight(i), load(row, i));
+          multiply(of_chunk[2], of_chunk[3], columns_.weight(i), load(row + row_bytes, i));
         }
-        if (!Joined || i == 0) { of_lane = of_chunk; }
-        else {
-#pragma unroll
-          for (int v = 0; v < 4; ++v) { of_lane[v] += of_chunk[v]; }
-        }
+        add(of_lane, of_chunk, i);
         if (!Joined || i == ChunksPerThread - 1) {
-          store_group_sums(of_lane, sums + (columns_.chunk(i) >> p_.tree.span_shift), stride,
-                           rows_per_batch * stride, p_.tree.group_shift,
-                           Joined || columns_.valid(i));
+          store_group_sums(of_lane, sums_of(sums, i), stride, rows_per_batch * stride,
+                           group_shift(), valid);
         }
+      }
+    }
+    if (k == count) { return; }
+    thread::vector<accumulate, 2> of_lane{};
+#pragma unroll
+    for (int i = 0; i < ChunksPerThread; ++i) {
+      const bool valid = Joined || columns_.valid(i);
+      thread::vector<accumulate, 2> of_chunk{};
+      if (valid) { multiply(of_chunk[0], of_chunk[1], columns_.weight(i), load(row, i)); }
+      add(of_lane, of_chunk, i);
+      if (!Joined || i == ChunksPerThread - 1) {
+        store_group_sums(of_lane[0], of_lane[1], sums_of(sums, i), rows_per_batch * stride,
+                         group_shift(), valid);
       }
     }
   }
@@ -109,6 +110,36 @@ public:
   }
 
 private:
+  //! A span of several chunks per lane has whole warps for groups.
+  [[nodiscard]] __device__ __forceinline__ int group_shift() const
+  {
+    return Joined && ChunksPerThread > 1 ? 5 : p_.tree.group_shift;
+  }
+  [[nodiscard]] __device__ __forceinline__ accumulate* sums_of(accumulate* sums, int i) const
+  {
+    return sums + (columns_.chunk(i) >> p_.tree.span_shift);
+  }
+  static __device__ __forceinline__ void multiply(accumulate& product, accumulate& square,
+                                                  const values& w, const values& s)
+  {
+#pragma unroll
+    for (int c = 0; c < chunk_width; ++c) {
+      product = thread::multiply_add(w[c], s[c], product);
+      square = thread::multiply_add(s[c], s[c], square);
+    }
+  }
+  //! A span's chunks are added in order.
+  template <int Count>
+  static __device__ __forceinline__ void add(thread::vector<accumulate, Count>& of_lane,
+                                             const thread::vector<accumulate, Count>& of_chunk,
+                                             int i)
+  {
+#pragma unroll
+    for (int v = 0; v < Count; ++v) {
+      of_lane[v] = Joined && i > 0 ? of_lane[v] + of_chunk[v] : of_chunk[v];
+    }
+  }
+
   __device__ __forceinline__ void rescale(int i, accumulate factor)
   {
     // Volatile, so that the branch around it stays one: the multiplications are rarely needed.
