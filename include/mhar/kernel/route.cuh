@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
 
 //! A cluster of blocks per position, each with some of its columns: for few positions.
 template <class T, int Capacity>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(768)
     route_cluster_kernel(const __grid_constant__ block::route_parameters<T> p,
                          const __grid_constant__ block::row_pointers<T, Capacity> rows,
                          const int units_per_block)

@@ -339,6 +339,7 @@ private:
     if (lane_ < num_sources_) { shared_.steps[lane_ * num_heads + head] = next; }
     __syncwarp();
     accumulate sum = 0;
+#pragma unroll 8
     for (int n = 0; n < num_sources_; ++n) {
       const step each = shared_.steps[n * num_heads + head];
       sum = thread::multiply_add(sum, each.rescale, each.weight);

@@ -85,7 +85,8 @@ public:
                                       const step* steps)
   {
     const char* row = stage + columns_.chunk(0) * 16;
-#pragma unroll 1
+    // Few chunks need more rows under way at a time.
+#pragma unroll(ChunksPerThread == 1 ? 4 : 1)
     for (int k = 0; k < count; ++k, row += row_bytes, steps += p_.tree.num_heads) {
       step next = steps[columns_.head(0)];
       // A factor of 1 changes nothing, and it is what most rows after the first few have.

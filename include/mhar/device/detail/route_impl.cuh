@@ -139,7 +139,7 @@ bool launch_cluster(const block::route_parameters<T>& p, const const_rows<T>& ro
   const int chunks = units_per_block * chunks_per_unit;
   const int tasks = units_per_block * num_sources;
   const std::size_t bytes = cluster::bytes(p.tree, num_sources, p.num_rows, chunks);
-  if (size < 2 || chunks > 1024 ||
+  if (size < 2 || chunks > 768 ||
       bytes > static_cast<std::size_t>(properties.shared_memory_per_block)) {
     return false;
   }
