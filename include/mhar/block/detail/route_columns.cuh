@@ -74,9 +74,30 @@ public:
   }
   __device__ __forceinline__ void load_weights(const route_parameters<T>& p)
   {
+    const bool folds = static_cast<bool>(p.norm_weight);
+    if (!is_plain(p.query) || (folds && !is_plain(p.norm_weight))) {
+#pragma unroll
+      for (int i = 0; i < ChunksPerThread; ++i) {
+        weights_[i] = fold_chunk(p, valid(i) ? column(i) : 0, valid(i) ? chunk_width : 0);
+      }
+      return;
+    }
+    // All loads at once: a block that serves a single position waits for them.
+    const float* const q = static_cast<const float*>(p.query.data);
+    const float* const g = static_cast<const float*>(p.norm_weight.data);
+    values factors[static_cast<std::size_t>(ChunksPerThread)];
 #pragma unroll
     for (int i = 0; i < ChunksPerThread; ++i) {
-      weights_[i] = fold_chunk(p, valid(i) ? column(i) : 0, valid(i) ? chunk_width : 0);
+      const int at = valid(i) ? column(i) : 0;
+      weights_[i] = load_accesses<accumulate, chunk_width>(q + at);
+      if (folds) { factors[i] = load_accesses<accumulate, chunk_width>(g + at); }
+    }
+#pragma unroll
+    for (int i = 0; i < ChunksPerThread; ++i) {
+#pragma unroll
+      for (int c = 0; c < chunk_width; ++c) {
+        weights_[i][c] = weights_[i][c] * p.scale * (folds ? factors[i][c] : accumulate{1});
+      }
     }
   }
 
@@ -114,6 +135,12 @@ public:
   }
 
 private:
+  //! Float, and aligned to 16 bytes, as all of its chunks then are.
+  [[nodiscard]] static __device__ __forceinline__ bool is_plain(const const_array& from)
+  {
+    return from.type == element::float32 && thread::is_aligned(from.data, 16);
+  }
+
   int first_;
   int valid_;
   int heads_[static_cast<std::size_t>(ChunksPerThread)];
