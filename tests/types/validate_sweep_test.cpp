@@ -330,5 +330,7 @@ TEST_CASE("validate: reduce refuses gradients whose partial sums are missing")
            }},
           {code::aliasing, "gradients.query",
            [](problem&, memory& m) { m.wanted[2].query.data = m.parameter(6); }},
+          {code::aliasing, "gradients",  // tied queries: their gradients are wanted apart
+           [](problem&, memory& m) { m.wanted[2].query = m.wanted[0].query; }},
       });
 }

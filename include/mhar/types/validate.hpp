@@ -49,4 +49,5 @@ template <class T>
 MHAR_NAMESPACE_END
 
 #include <mhar/types/detail/validate_call.hpp>
+#include <mhar/types/detail/validate_reduce.hpp>
 #include <mhar/types/detail/validate_sweep.hpp>
