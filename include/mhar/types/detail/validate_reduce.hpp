@@ -23,9 +23,12 @@ void check_sites_apart(checker& checks, const reduce_problem<T>& problem) noexce
                                       : width;
     return size * size_of(target.type);
   };
-  for (array site_gradients::*kind :
-       {&site_gradients::query, &site_gradients::norm_weight, &site_gradients::bias,
-        &site_gradients::null_source, &site_gradients::gate, &site_gradients::output_norm_weight}) {
+  // Named: nvcc rewrites a loop over a list of member pointers into what its host compiler warns of.
+  using member = array site_gradients::*;
+  constexpr member kinds[] = {&site_gradients::query, &site_gradients::norm_weight,
+                              &site_gradients::bias,  &site_gradients::null_source,
+                              &site_gradients::gate,  &site_gradients::output_norm_weight};
+  for (const member kind : kinds) {
     for (int index = 1; checks.ok() && index < problem.num_sites; ++index) {
       const array& own = problem.gradients[index].*kind;
       if (!own) { continue; }
