@@ -3,6 +3,7 @@
 #pragma once
 
 #include <mhar/cpu/detail/chunks.hpp>
+#include <mhar/cpu/detail/exponential.hpp>
 #include <mhar/cpu/detail/finish.hpp>
 #include <mhar/cpu/detail/fold_site.hpp>
 
@@ -165,7 +166,7 @@ template <class Accumulate>
 [[nodiscard]] Accumulate weight_of(Accumulate logit, Accumulate lse, Accumulate logit_gate) noexcept
 {
   if (lse == -std::numeric_limits<Accumulate>::infinity()) { return 0; }
-  return logit_gate == 0 ? Accumulate{1} : std::exp(logit - lse);
+  return logit_gate == 0 ? Accumulate{1} : exponential(logit - lse);
 }
 
 //! Adds one position to the null source's sums.

@@ -60,13 +60,15 @@ void combine_members(const weight_matrix<Accumulate>& weights, const Range& rows
 {
   constexpr auto step = static_cast<std::int64_t>(num_lanes<Accumulate>);
   std::int64_t k = 0;
-  if constexpr (Members < 4) {
+  if constexpr (Members < 4 && std::is_same_v<Key, plain_key>) {
     for (; k + 4 * step <= head.count; k += 4 * step) {
       combine_block<Members, 4>(weights, rows, head.begin + k, key, sums, sum_column + k, whole{});
     }
   }
-  for (; k + 2 * step <= head.count; k += 2 * step) {
-    combine_block<Members, 2>(weights, rows, head.begin + k, key, sums, sum_column + k, whole{});
+  if constexpr (std::is_same_v<Key, plain_key>) {
+    for (; k + 2 * step <= head.count; k += 2 * step) {
+      combine_block<Members, 2>(weights, rows, head.begin + k, key, sums, sum_column + k, whole{});
+    }
   }
   for_each_block<Accumulate>(head.count - k, [&](std::int64_t i, auto part) {
     combine_block<Members, 1>(weights, rows, head.begin + k + i, key, sums, sum_column + k + i,
@@ -82,11 +84,13 @@ void combine(const weight_matrix<Accumulate>& weights, int num_members, const Ra
 {
   if (rows.count == 0) { return; }
   int j = 0;
-  for (; j + 4 <= num_members; j += 4) {
-    combine_members<4>(weights.from_member(j), rows, head, key, sums + j, sum_column);
-  }
-  for (; j + 2 <= num_members; j += 2) {
-    combine_members<2>(weights.from_member(j), rows, head, key, sums + j, sum_column);
+  if constexpr (std::is_same_v<Key, plain_key>) {
+    for (; j + 4 <= num_members; j += 4) {
+      combine_members<4>(weights.from_member(j), rows, head, key, sums + j, sum_column);
+    }
+    for (; j + 2 <= num_members; j += 2) {
+      combine_members<2>(weights.from_member(j), rows, head, key, sums + j, sum_column);
+    }
   }
   for (; j < num_members; ++j) {
     combine_members<1>(weights.from_member(j), rows, head, key, sums + j, sum_column);

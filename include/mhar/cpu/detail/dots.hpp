@@ -132,7 +132,8 @@ void dot_rows(const X* const* queries, const Range& rows, int first_row, int end
               const Squares& squares = {}) noexcept
 {
   constexpr bool squared = std::is_same_v<Squares, add_squares<Accumulate>>;
-  constexpr int most = most_sums / (squared ? 2 : 1) / Queries;  // rows per block
+  // Rows per block. Rounding a key costs more than blocks would save, and every block is code to compile.
+  constexpr int most = std::is_same_v<Key, plain_key> ? most_sums / (squared ? 2 : 1) / Queries : 1;
   int n = first_row;
   if constexpr (most >= 8) {
     for (; n + 8 <= end_row; n += 8) {
@@ -166,8 +167,10 @@ void dots(const X* const* queries, int num_queries, const Range& rows, columns h
       dot_rows<4>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
     }
   }
-  for (; q + 2 <= num_queries; q += 2) {
-    dot_rows<2>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
+  if constexpr (std::is_same_v<Key, plain_key>) {
+    for (; q + 2 <= num_queries; q += 2) {
+      dot_rows<2>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
+    }
   }
   for (; q < num_queries; ++q) {
     dot_rows<1>(queries + q, rows, 0, rows.count, head, key, out + q * out_stride, out_stride);
