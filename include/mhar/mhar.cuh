@@ -3,8 +3,14 @@
 #pragma once
 
 #include <mhar/block/advance_any.cuh>
+#include <mhar/block/advance_rows.cuh>
+#include <mhar/block/advance_tiles.cuh>
+#include <mhar/block/advance_tiles_layout.cuh>
 #include <mhar/block/fold_sites.cuh>
 #include <mhar/block/gather_any.cuh>
+#include <mhar/block/gather_calls.cuh>
+#include <mhar/block/gather_tiles.cuh>
+#include <mhar/block/gather_tiles_layout.cuh>
 #include <mhar/block/head_router.cuh>
 #include <mhar/block/output_gradient_any.cuh>
 #include <mhar/block/parameter_sums.cuh>
@@ -13,6 +19,7 @@
 #include <mhar/block/route_gradient_params.cuh>
 #include <mhar/block/route_parameters.cuh>
 #include <mhar/block/row_pointers.cuh>
+#include <mhar/block/sweep_tensor_params.cuh>
 #include <mhar/device/backend.cuh>
 #include <mhar/device/context.cuh>
 #include <mhar/device/route.cuh>
@@ -23,3 +30,4 @@
 #include <mhar/mhar.hpp>
 #include <mhar/tuning/route.hpp>
 #include <mhar/tuning/route_gradient.hpp>
+#include <mhar/tuning/sweep.hpp>

@@ -15,7 +15,6 @@ struct fold_sites_params
 {
   shape extent;
   folded_sites<accumulate_t<T>> folded;
-  int num_calls = 0;  //!< of the sweep
   int num_rows = 0;
   int first_call = 0;
   site_parameters sites[static_cast<std::size_t>(Batch)];
@@ -51,8 +50,7 @@ public:
       query[k] = value;
       if constexpr (detail::packed_queries<T>::exists) {
         if (all_.folded.packed != nullptr) {
-          detail::packed_queries<T>{all_.folded.packed, all_.num_calls, all_.extent}.write(call_, k,
-                                                                                           value);
+          detail::packed_queries<T>{all_.folded.packed, width}.write(call_, k, value);
         }
       }
     }

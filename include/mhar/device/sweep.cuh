@@ -18,7 +18,8 @@ MHAR_LAUNCHERS_BEGIN
 //!             point to is device memory
 //! Numerics    in the accumulation type
 //! Execution   one kernel per 64 calls, asynchronous on the context's stream; never allocates; may
-//!             be captured
+//!             be captured. With programmatic launch an empty kernel follows, so that passes may
+//!             read the packed queries before they wait.
 //! Errors      those of validate(problem); unsupported for a null source when the width is sharded;
 //!             cuda
 template <class T>

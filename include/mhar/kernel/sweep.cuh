@@ -54,6 +54,14 @@ __global__ void __launch_bounds__(Threads)
   fold{sites, storage}.run();
 }
 
+//! Does nothing. Launched without the programmatic attribute it starts when everything before it
+//! has ended: passes may then read folded parameters before they wait for the kernel in front of
+//! them.
+template <class T>
+__global__ void fence_kernel()
+{
+}
+
 //! One block per 32 columns and site.
 template <class T, int Batch>
 __global__ void __launch_bounds__(block::reduce_sites<T, Batch>::num_threads)

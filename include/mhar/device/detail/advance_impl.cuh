@@ -4,7 +4,9 @@
 
 #include <mhar/kernel/sweep.cuh>
 
-#include <mhar/device/detail/sweep_launch.cuh>
+#include <mhar/device/detail/advance_tensor.cuh>
+
+#include <cuda/std/type_traits>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -46,6 +48,10 @@ status advance(const advance_problem<T>& problem, const context& where) noexcept
   if (problem.extent.num_positions == 0) { return {}; }
   detail::device_properties properties;
   if (const status asked = detail::query(properties); !asked.ok()) { return asked; }
+  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+    const status launched = detail::advance_tensor(problem, properties, where);
+    if (launched.code != code::unsupported) { return launched; }
+  }
   return detail::advance_any(problem, properties, where);
 }
 

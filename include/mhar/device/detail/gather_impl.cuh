@@ -4,7 +4,9 @@
 
 #include <mhar/kernel/sweep.cuh>
 
-#include <mhar/device/detail/sweep_launch.cuh>
+#include <mhar/device/detail/gather_tensor.cuh>
+
+#include <cuda/std/type_traits>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -58,6 +60,10 @@ status gather(const gather_problem<T>& problem, const context& where) noexcept
   }
   detail::device_properties properties;
   if (const status asked = detail::query(properties); !asked.ok()) { return asked; }
+  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+    const status launched = detail::gather_tensor(problem, properties, where);
+    if (launched.code != code::unsupported) { return launched; }
+  }
   return detail::gather_any(problem, properties, where);
 }
 

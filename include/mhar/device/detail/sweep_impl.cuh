@@ -34,7 +34,7 @@ status fold(const fold_problem<T>& problem, const context& where) noexcept
   for (int first = 0; first < problem.num_calls; first += detail::sites_at_once) {
     const int rest = problem.num_calls - first;
     const int count = rest < detail::sites_at_once ? rest : detail::sites_at_once;
-    params batch{problem.extent, folded, problem.num_calls, problem.num_rows, first, {}, {}, {}};
+    params batch{problem.extent, folded, problem.num_rows, first, {}, {}, {}};
     for (int i = 0; i < count; ++i) {
       batch.sites[i] = problem.sites[first + i];
       if (problem.gates != nullptr) { batch.gates[i] = problem.gates[first + i]; }
@@ -48,7 +48,10 @@ status fold(const fold_problem<T>& problem, const context& where) noexcept
         &kernel::fold_sites_kernel<T, detail::sites_at_once, detail::sweep_threads>, batch);
     if (!launched.ok()) { return launched; }
   }
-  return {};
+  if (where.dependency == dependent_launch::off || folded.packed == nullptr) { return {}; }
+  context after = where;
+  after.dependency = dependent_launch::off;
+  return detail::launch(after, properties, {}, &kernel::fence_kernel<T>);
 }
 
 template <class T>

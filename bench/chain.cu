@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Chains: every routing call of a microbatch, forward and backward, replayed from a CUDA graph.
+#include "support/device_limits.cuh"
+#include "support/sweep_chain.cuh"
+
+#include <string>
+
+namespace {
+
+using mhar_bench::chain_shape;
+using mhar_bench::sweep_chain;
+
+constexpr chain_shape chain_shapes[] = {{"100M", 25, 4096, 512, 4}, {"350M", 49, 1024, 1024, 8},
+                                        {"1B", 73, 1024, 1280, 8},  {"1B-4k", 73, 4096, 1280, 8},
+                                        {"S25", 25, 4096, 1024, 8}, {"S49", 49, 4096, 1024, 8},
+                                        {"S97", 97, 4096, 1024, 8}, {"S193", 193, 4096, 1024, 8}};
+
+enum class part
+{
+  both,
+  forward,
+  backward
+};
+
+void chain(benchmark::State& state, const chain_shape& shape, part which)
+{
+  if (!mhar_bench::has_gpu(state)) { return; }
+  sweep_chain work{shape};
+  const mhar_bench::bench_stream stream;
+  const mhar::device::context where{stream.get(), nullptr, 0,
+                                    mhar::device::dependent_launch::programmatic};
+  // The backward reads what a forward has left; the router wants them in order.
+  work.forward(where);
+  work.backward(where);
+  mhar_bench::check_cuda(cudaStreamSynchronize(stream.get()));
+  if (which == part::backward) { work.forward(where); }
+  const mhar_bench::device_graph graph{stream.get(), [&] {
+                                         if (which != part::backward) { work.forward(where); }
+                                         if (which != part::forward) { work.backward(where); }
+                                       }};
+  for (auto step : state) {
+    const mhar_bench::event_timer timer{state, stream.get()};
+    graph.launch(stream.get());
+  }
+  const double bytes = (which != part::backward ? work.forward_bytes() : 0) +
+                       (which != part::forward ? work.backward_bytes() : 0);
+  mhar_bench::report(state, bytes, work.footprint(), mhar_bench::device_limits());
+  state.counters["peak_bytes"] = work.peak_bytes();
+}
+
+const bool registered = [] {
+  for (const chain_shape& shape : chain_shapes) {
+    const std::string name = std::string{"chain/"} + shape.name;
+    const auto add = [&](const std::string& full, part which) {
+      benchmark::RegisterBenchmark(full.c_str(), chain, shape, which)
+          ->UseManualTime()
+          ->Unit(benchmark::kMicrosecond);
+    };
+    add(name, part::both);
+    add(name + "/forward", part::forward);
+    add(name + "/backward", part::backward);
+  }
+  return true;
+}();
+
+}  // namespace

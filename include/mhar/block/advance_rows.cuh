@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A forward pass over a few rows: they stay in registers, and a warp serves eight positions of one
+//! head.
+#pragma once
+
+#include <mhar/block/detail/bfloat16_pairs.cuh>
+#include <mhar/block/detail/tensor_core.cuh>
+#include <mhar/block/sweep_tensor_params.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace block {
+
+//! Eight positions, all heads: warp h owns head h, lane 4*i + q columns 8q ... 8q+7 of every 32 of
+//! position i. Logits of eight calls are one product on tensor cores whose second operand is the
+//! row as it was loaded; the mix of a call is a sum over its rows in order.
+//!
+//! Threads      32 per head
+//! Barriers     one when a row is new
+//! Numerics     a position's bits do not depend on the number of calls
+template <int HeadWidth, int Rows, class State>
+class advance_rows
+{
+public:
+  static constexpr int max_heads = 8;
+  struct storage
+  {
+    float squares[8][max_heads];
+    float scaled_squares[8][max_heads];
+  };
+
+  __device__ __forceinline__ advance_rows(const advance_tensor_params& pass, storage& shared)
+      : pass_{pass},
+        shared_{shared},
+        head_{static_cast<int>(threadIdx.x / 32)},
+        lane_{static_cast<int>(threadIdx.x % 32)},
+        row_{lane_ / 4},
+        quad_{lane_ % 4},
+        inside_{std::int64_t{blockIdx.x} * 8 + row_ < pass.num_positions}
+  {
+    const std::int64_t position = std::int64_t{blockIdx.x} * 8 + row_;
+    position_ = inside_ ? position : pass.num_positions - 1;
+    column_ = head_ * HeadWidth + quad_ * 8;
+  }
+
+  //! Reads parameters only: before the kernels in front have ended.
+  __device__ __forceinline__ void prepare() { load_queries(0); }
+
+  __device__ __forceinline__ void run()
+  {
+    load_rows();
+    if (pass_.has_new_row) { find_new_inverse_rms(); }
+    for (int first = 0; first < pass_.num_calls; first += 8) {
+      if (first > 0) { load_queries(first); }
+      float logits[static_cast<std::size_t>(Rows)][4];
+      multiply(logits);
+      for (int j = 0; j < 8 && first + j < pass_.num_calls; ++j) { finish(first + j, j, logits); }
+    }
+  }
+
+private:
+  static constexpr int vectors = HeadWidth / 32;
+  static constexpr int steps = HeadWidth / 16;
+
+  [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call) const
+  {
+    return (call * pass_.num_positions + position_) * pass_.num_heads + head_;
+  }
+  [[nodiscard]] __device__ __forceinline__ State* state_of(int call) const
+  {
+    return static_cast<State*>(pass_.states) + call * pass_.slot_stride + position_ * pass_.width +
+           column_;
+  }
+
+  __device__ __forceinline__ void load_queries(int first)
+  {
+    const int call = first + row_;
+    const auto* const image =
+        reinterpret_cast<const uint4*>(pass_.queries.image(pass_.first_call + call)) +
+        head_ * steps * 4 + quad_;
+#pragma unroll
+    for (int t = 0; t < steps; ++t) {
+      queries_[t] =
+          call < pass_.num_calls ? detail::load_parameters(image + t * 4) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ __forceinline__ void load_rows()
+  {
+#pragma unroll
+    for (int n = 0; n < Rows; ++n) {
+      const bfloat16* const from =
+          pass_.rows + n * pass_.row_stride + position_ * pass_.position_stride + column_;
+#pragma unroll
+      for (int u = 0; u < vectors; ++u) { rows_[n][u] = load_vector(from + u * 32); }
+    }
+    if (pass_.kept) {
+      state_.load(state_of(0));
+      state_lse_ = pass_.state_lse[head_index(0)];
+    }
+#pragma unroll
+    for (int n = 0; n < Rows; ++n) {
+      if (n + 1 < Rows || !pass_.has_new_row) {
+        inverse_[n] = pass_.inverse_rms[n * pass_.num_positions + position_];
+      }
+    }
+  }
+
+  //! Squares over the whole width: lanes, then heads in order. The scaled sum serves rows whose
+  //! squares overflow.
+  __device__ __forceinline__ void find_new_inverse_rms()
+  {
+    float sum = 0;
+    float scaled = 0;
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) {
+      sum = detail::add_squares(rows_[Rows - 1][u], 1.0f, sum);
+      scaled = detail::add_squares(rows_[Rows - 1][u], thread::overflow_scale<float>, scaled);
+    }
+#pragma unroll
+    for (int distance = 1; distance < 4; distance *= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+      scaled += __shfl_xor_sync(0xffffffffu, scaled, distance);
+    }
+    if (quad_ == 0) {
+      shared_.squares[row_][head_] = sum;
+      shared_.scaled_squares[row_][head_] = scaled;
+    }
+    __syncthreads();
+    sum = 0;
+    scaled = 0;
+    for (int h = 0; h < pass_.num_heads; ++h) {
+      sum += shared_.squares[row_][h];
+      scaled += shared_.scaled_squares[row_][h];
+    }
+    const float inverse = detail::row_inverse_rms(sum, scaled, pass_.inverse_width, pass_.eps);
+    inverse_[Rows - 1] = inverse;
+    if (head_ == 0 && quad_ == 0 && inside_) {
+      pass_.inverse_rms[(Rows - 1) * pass_.num_positions + position_] = inverse;
+    }
+  }
+
+  //! <w, s> of eight calls and eight positions: logits[n][e] is call row_, position 2*quad_ + e.
+  __device__ __forceinline__ void multiply(float (&logits)[static_cast<std::size_t>(Rows)][4]) const
+  {
+#pragma unroll
+    for (int n = 0; n < Rows; ++n) {
+      logits[n][0] = logits[n][1] = logits[n][2] = logits[n][3] = 0;
+#pragma unroll
+      for (int t = 0; t < steps; ++t) {
+        detail::multiply_add_16(logits[n], queries_[t].x, queries_[t].y, queries_[t].z,
+                                queries_[t].w, detail::pair_of(rows_[n][t / 2], t % 2 * 2),
+                                detail::pair_of(rows_[n][t / 2], t % 2 * 2 + 1));
+      }
+      logits[n][0] += logits[n][2];
+      logits[n][1] += logits[n][3];
+    }
+  }
+
+  //! Softmax and mix of one call, `j` within its group of eight.
+  __device__ __forceinline__ void finish(int call, int j,
+                                         const float (&logits)[static_cast<std::size_t>(Rows)][4])
+  {
+    if (pass_.kept && call > 0) {
+      state_.load(state_of(call));
+      state_lse_ = pass_.state_lse[head_index(call)];
+    }
+    float weights[Rows];
+    const float carried = pass_.kept ? state_lse_ * detail::log2_of_e : -INFINITY;
+    float largest = carried;
+#pragma unroll
+    for (int n = 0; n < Rows; ++n) {
+      const float even = __shfl_sync(0xffffffffu, logits[n][0], j * 4 + row_ / 2);
+      const float odd = __shfl_sync(0xffffffffu, logits[n][1], j * 4 + row_ / 2);
+      weights[n] = (row_ % 2 == 0 ? even : odd) * (inverse_[n] * detail::log2_of_e);
+      largest = fmaxf(largest, weights[n]);
+    }
+    float carried_weight = exp2f(carried - largest);
+    float sum = carried_weight;
+#pragma unroll
+    for (int n = 0; n < Rows; ++n) {
+      weights[n] = exp2f(weights[n] - largest);
+      sum += weights[n];
+    }
+    const float factor = 1.0f / sum;
+    carried_weight *= factor;
+#pragma unroll
+    for (int n = 0; n < Rows; ++n) { weights[n] *= factor; }
+    if (!inside_) { return; }
+    const bool first = call == 0 && pass_.finishes;
+    if (quad_ == 0) {
+      const float lse = (largest + log2f(sum)) * detail::log_of_2;
+      if (!first) { pass_.state_lse[head_index(call)] = lse; }
+      else if (pass_.lse != nullptr) {
+        pass_.lse[head_index(0)] = lse;
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) {
+      float mix[8];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float2 pair = make_float2(0, 0);
+        if (pass_.kept) {
+          pair = state_.get(u, e);
+          pair.x *= carried_weight;
+          pair.y *= carried_weight;
+        }
+#pragma unroll
+        for (int n = 0; n < Rows; ++n) {
+          const std::uint32_t values = detail::pair_of(rows_[n][u], e);
+          pair.x = fmaf(weights[n], detail::first_of(values), pair.x);
+          pair.y = fmaf(weights[n], detail::second_of(values), pair.y);
+        }
+        mix[2 * e] = pair.x;
+        mix[2 * e + 1] = pair.y;
+      }
+      if (first) {
+        detail::store_vector(pass_.y + position_ * pass_.y_stride + column_ + u * 32, mix);
+      }
+      else {
+        detail::store_vector(state_of(call) + u * 32, mix);
+      }
+    }
+  }
+
+  [[nodiscard]] __device__ __forceinline__ static uint4 load_vector(const bfloat16* from)
+  {
+    return detail::load_vector(from);
+  }
+
+  const advance_tensor_params& pass_;
+  storage& shared_;
+  int head_;
+  int lane_;
+  int row_;   // i: a position, or a call of an operand
+  int quad_;  // q
+  bool inside_;
+  std::int64_t position_;
+  std::int64_t column_;
+  uint4 queries_[static_cast<std::size_t>(steps)];
+  uint4 rows_[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(vectors)];
+  detail::state_vectors<State, vectors> state_;
+  float state_lse_ = 0;
+  float inverse_[static_cast<std::size_t>(Rows)];
+};
+
+}  // namespace block
+MHAR_NAMESPACE_END

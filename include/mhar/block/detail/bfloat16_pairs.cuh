@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! bfloat16 elements two by two in a register and eight by eight in a 16-byte vector; the state of
+//! a sweep in either of its types.
+#pragma once
+
+#include <mhar/thread/inverse_rms.hpp>
+#include <mhar/types/element.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace block::detail {
+
+[[nodiscard]] __device__ __forceinline__ float first_of(std::uint32_t pair)
+{
+  return __uint_as_float(pair << 16);
+}
+[[nodiscard]] __device__ __forceinline__ float second_of(std::uint32_t pair)
+{
+  return __uint_as_float(pair & 0xffff0000u);
+}
+[[nodiscard]] __device__ __forceinline__ std::uint32_t make_pair(float first, float second)
+{
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+//! What rounding to `high` has left over.
+[[nodiscard]] __device__ __forceinline__ std::uint32_t make_low_pair(std::uint32_t high,
+                                                                     float first, float second)
+{
+  return make_pair(first - first_of(high), second - second_of(high));
+}
+
+//! Register e of a vector.
+[[nodiscard]] __device__ __forceinline__ std::uint32_t pair_of(const uint4& vector, int e)
+{
+  return e == 0 ? vector.x : e == 1 ? vector.y : e == 2 ? vector.z : vector.w;
+}
+
+[[nodiscard]] __device__ __forceinline__ uint4 load_vector(const void* from)
+{
+  return *static_cast<const uint4*>(from);
+}
+
+//! Sixteen bytes of parameters. Stays in front of a wait for other kernels, where a plain load may
+//! be moved behind it.
+[[nodiscard]] __device__ __forceinline__ uint4 load_parameters(const void* from)
+{
+  uint4 result;
+  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
+               : "l"(from)
+               : "memory");
+  return result;
+}
+
+//! The inverse rms from a row's sum of squares; `scaled` is the sum under overflow_scale, for rows
+//! whose squares overflow. The reciprocal root of the special function unit is within two units in
+//! the last place.
+[[nodiscard]] __device__ __forceinline__ float row_inverse_rms(float sum, float scaled,
+                                                               float inverse_width, float eps)
+{
+  return thread::overflowed(sum) ? thread::overflow_scale<float> * rsqrtf(scaled * inverse_width)
+                                 : rsqrtf(fmaf(sum, inverse_width, eps));
+}
+
+//! sum += squares of eight elements.
+__device__ __forceinline__ float add_squares(const uint4& vector, float scale, float sum)
+{
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float first = scale * first_of(pair_of(vector, e));
+    const float second = scale * second_of(pair_of(vector, e));
+    sum = fmaf(first, first, sum);
+    sum = fmaf(second, second, sum);
+  }
+  return sum;
+}
+
+//! sum += <a, b> over eight elements.
+__device__ __forceinline__ float add_products(const uint4& a, const uint4& b, float sum)
+{
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    sum = fmaf(first_of(pair_of(a, e)), first_of(pair_of(b, e)), sum);
+    sum = fmaf(second_of(pair_of(a, e)), second_of(pair_of(b, e)), sum);
+  }
+  return sum;
+}
+
+//! Eight columns of `Vectors` groups that are 32 columns apart: what a lane holds of a kept state.
+template <class State, int Vectors>
+struct state_vectors;
+
+template <int Vectors>
+struct state_vectors<bfloat16, Vectors>
+{
+  uint4 values[static_cast<std::size_t>(Vectors)];
+
+  __device__ __forceinline__ void load(const bfloat16* from)
+  {
+#pragma unroll
+    for (int u = 0; u < Vectors; ++u) { values[u] = load_vector(from + u * 32); }
+  }
+  [[nodiscard]] __device__ __forceinline__ float2 get(int u, int e) const
+  {
+    const std::uint32_t pair = pair_of(values[u], e);
+    return make_float2(first_of(pair), second_of(pair));
+  }
+};
+
+template <int Vectors>
+struct state_vectors<float, Vectors>
+{
+  float4 values[static_cast<std::size_t>(2 * Vectors)];
+
+  __device__ __forceinline__ void load(const float* from)
+  {
+#pragma unroll
+    for (int u = 0; u < Vectors; ++u) {
+      values[2 * u] = *reinterpret_cast<const float4*>(from + u * 32);
+      values[2 * u + 1] = *reinterpret_cast<const float4*>(from + u * 32 + 4);
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ float2 get(int u, int e) const
+  {
+    const float4 half = values[2 * u + e / 2];
+    return e % 2 == 0 ? make_float2(half.x, half.y) : make_float2(half.z, half.w);
+  }
+};
+
+//! Stores eight columns, rounded to the destination's type.
+__device__ __forceinline__ void store_vector(bfloat16* to, const float (&values)[8])
+{
+  *reinterpret_cast<uint4*>(to) =
+      make_uint4(make_pair(values[0], values[1]), make_pair(values[2], values[3]),
+                 make_pair(values[4], values[5]), make_pair(values[6], values[7]));
+}
+__device__ __forceinline__ void store_vector(float* to, const float (&values)[8])
+{
+  *reinterpret_cast<float4*>(to) = make_float4(values[0], values[1], values[2], values[3]);
+  *reinterpret_cast<float4*>(to + 4) = make_float4(values[4], values[5], values[6], values[7]);
+}
+
+//! 2^x by the special function unit; its error of 2 units in the last place is far below the
+//! rounding of the weights that it makes.
+[[nodiscard]] __device__ __forceinline__ float exp2_approximate(float x)
+{
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+inline constexpr float log2_of_e = 1.4426950408889634f;
+inline constexpr float log_of_2 = 0.6931471805599453f;
+
+}  // namespace block::detail
+MHAR_NAMESPACE_END

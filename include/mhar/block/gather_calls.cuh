@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A backward pass over a few calls: their gradients stay in registers, and a warp serves eight
+//! positions of one head.
+#pragma once
+
+#include <mhar/block/detail/async_copy.cuh>
+#include <mhar/block/detail/bfloat16_pairs.cuh>
+#include <mhar/block/detail/tensor_core.cuh>
+#include <mhar/block/sweep_tensor_params.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace block {
+
+//! All heads of eight positions at a time: tiles blockIdx.x, blockIdx.x + gridDim.x, ... Lane
+//! 4*i + q of warp h holds columns 8q ... 8q+7 of every 32 of head h of position i, of the calls'
+//! gradients for the whole tile and of one row after the other.
+//!
+//! <w, s> and dw are products on tensor cores (dw over the eight positions: the row is transposed
+//! in registers); the rest is a few multiply-adds per element. What the block adds to dw goes to
+//! chunk blockIdx.x of the partial sums.
+//!
+//! Threads      32 per head
+//! Barriers     three per tile
+//! Shared       shared_bytes
+//! Numerics     calls in order; a position's bits do not depend on the number of rows
+template <int HeadWidth, int Calls, class State>
+class gather_calls
+{
+public:
+  static constexpr int max_heads = 8;
+  static constexpr int max_rows = 64;
+
+  //! Per warp: the queries in float and as operand, its share of dw; then the rows' head sums.
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_heads, int num_rows)
+  {
+    return (num_heads * 3 * Calls * HeadWidth + num_rows * 8 * num_heads) * 4;
+  }
+
+  __device__ __forceinline__ gather_calls(const gather_tensor_params& pass, float* shared)
+      : pass_{pass},
+        head_{static_cast<int>(threadIdx.x / 32)},
+        lane_{static_cast<int>(threadIdx.x % 32)},
+        row_{lane_ / 4},
+        quad_{lane_ % 4}
+  {
+    query_ = shared + head_ * 3 * Calls * HeadWidth;
+    image_ = reinterpret_cast<uint4*>(query_ + Calls * HeadWidth);
+    query_sums_ = query_ + 2 * Calls * HeadWidth;
+    head_sums_ = shared + pass.num_heads * 3 * Calls * HeadWidth;
+    column_ = head_ * HeadWidth + quad_ * 8;
+  }
+
+  //! Reads parameters only: before the kernels in front have ended.
+  __device__ __forceinline__ void prepare()
+  {
+#pragma unroll
+    for (int c = 0; c < Calls; ++c) {
+      const float* const query = pass_.query + c * pass_.width + head_ * HeadWidth;
+      const auto* const image =
+          reinterpret_cast<const uint4*>(pass_.queries.image(pass_.first_call + c)) +
+          head_ * steps * 4;
+      for (int x = lane_; x < HeadWidth / 4; x += 32) {
+        detail::copy_async(query_ + c * HeadWidth + x * 4, query + x * 4);
+        detail::copy_async(image_ + c * steps * 4 + x, image + x);
+      }
+      for (int k = lane_; k < HeadWidth; k += 32) { query_sums_[c * HeadWidth + k] = 0; }
+    }
+    detail::end_copy_group();
+  }
+
+  __device__ __forceinline__ void run()
+  {
+    load_query_sums();
+#pragma unroll
+    for (int c = 0; c < Calls; ++c) {
+      gate_[c] = pass_.gate[c];
+      logit_gate_[c] = pass_.logit_gate[c];
+    }
+    detail::wait_for_copy_groups<0>();
+    __syncwarp();
+    const std::int64_t tiles = (pass_.num_positions + 7) / 8;
+    for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      inside_ = tile * 8 + row_ < pass_.num_positions;
+      position_ = inside_ ? tile * 8 + row_ : pass_.num_positions - 1;
+      load_calls();
+      for (int m = 0; m < pass_.num_rows; ++m) {
+        if (m > 0) { load_row(m); }
+        gather_row(m);
+      }
+      store_head_sums();
+    }
+    store_query_sums();
+  }
+
+private:
+  static constexpr int vectors = HeadWidth / 32;
+  static constexpr int steps = HeadWidth / 16;
+  static constexpr int sum_vectors = (HeadWidth / 4 + 31) / 32;
+
+  [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call) const
+  {
+    return (call * pass_.num_positions + position_) * pass_.num_heads + head_;
+  }
+  [[nodiscard]] __device__ __forceinline__ State* state_of(int m) const
+  {
+    return static_cast<State*>(pass_.states) + m * pass_.slot_stride + position_ * pass_.width +
+           column_;
+  }
+  [[nodiscard]] __device__ __forceinline__ float4* query_sums_of(int call) const
+  {
+    return reinterpret_cast<float4*>(pass_.query_sums + call * pass_.width +
+                                     blockIdx.x * pass_.chunk_stride + head_ * HeadWidth);
+  }
+
+  //! What other passes have left in this block's chunk: asked for long before it is needed.
+  __device__ __forceinline__ void load_query_sums()
+  {
+#pragma unroll
+    for (int c = 0; c < Calls; ++c) {
+#pragma unroll
+      for (int y = 0; y < sum_vectors; ++y) {
+        const int x = lane_ + 32 * y;
+        if (pass_.query_sums != nullptr && x < HeadWidth / 4) {
+          old_sums_[c][y] = __ldcg(query_sums_of(c) + x);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store_query_sums()
+  {
+    if (pass_.query_sums == nullptr) { return; }
+    __syncwarp();
+#pragma unroll
+    for (int c = 0; c < Calls; ++c) {
+#pragma unroll
+      for (int y = 0; y < sum_vectors; ++y) {
+        const int x = lane_ + 32 * y;
+        if (x >= HeadWidth / 4) { continue; }
+        float4 sum = *reinterpret_cast<const float4*>(query_sums_ + c * HeadWidth + x * 4);
+        sum.x += old_sums_[c][y].x;
+        sum.y += old_sums_[c][y].y;
+        sum.z += old_sums_[c][y].z;
+        sum.w += old_sums_[c][y].w;
+        query_sums_of(c)[x] = sum;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void load_row(int m)
+  {
+    const bfloat16* const row =
+        pass_.rows + m * pass_.row_stride + position_ * pass_.position_stride + column_;
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) { row_values_[u] = detail::load_vector(row + u * 32); }
+    if (pass_.kept) { state_.load(state_of(m)); }
+    inverse_ = pass_.inverse_rms[position_ - m * pass_.num_positions];
+  }
+
+  //! The calls of a tile with their D, and the top row.
+  __device__ __forceinline__ void load_calls()
+  {
+#pragma unroll
+    for (int c = 0; c < Calls; ++c) {
+      const bfloat16* const gradient = pass_.call_gradients + c * pass_.call_stride +
+                                       position_ * pass_.call_position_stride + column_;
+#pragma unroll
+      for (int u = 0; u < vectors; ++u) {
+        gradients_[c][u] = detail::load_vector(gradient + u * 32);
+      }
+      lse_[c] = pass_.lse[head_index(c)];
+      if (c > 0 || pass_.mix == nullptr) { dot_[c] = pass_.dot[head_index(c)]; }
+    }
+    load_row(0);
+    if (pass_.mix == nullptr) { return; }
+    const bfloat16* const mix = pass_.mix + position_ * pass_.mix_position_stride + column_;
+    float sum = 0;
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) {
+      sum = detail::add_products(detail::load_vector(mix + u * 32), gradients_[0][u], sum);
+    }
+    dot_[0] = quad_sum(sum);
+    if (quad_ == 0 && inside_) { pass_.dot[head_index(0)] = dot_[0]; }
+  }
+
+  [[nodiscard]] __device__ __forceinline__ static float quad_sum(float value)
+  {
+    value += __shfl_xor_sync(0xffffffffu, value, 1);
+    return value + __shfl_xor_sync(0xffffffffu, value, 2);
+  }
+
+  //! One row of the tile: factors of every call, dw, and the row's gradient.
+  __device__ __forceinline__ void gather_row(int m)
+  {
+    float logits[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int t = 0; t < steps; ++t) {
+      uint4 a = make_uint4(0, 0, 0, 0);
+      if (row_ < Calls) { a = image_[row_ * steps * 4 + t * 4 + quad_]; }
+      detail::multiply_add_16(logits, a.x, a.y, a.z, a.w,
+                              detail::pair_of(row_values_[t / 2], t % 2 * 2),
+                              detail::pair_of(row_values_[t / 2], t % 2 * 2 + 1));
+    }
+    logits[0] += logits[2];
+    logits[1] += logits[3];
+    float weights[Calls];  // alpha * a
+    float factors[Calls];  // r * dl
+    float head_sum = 0;
+#pragma unroll
+    for (int c = 0; c < Calls; ++c) {
+      const float even = __shfl_sync(0xffffffffu, logits[0], c * 4 + row_ / 2);
+      const float odd = __shfl_sync(0xffffffffu, logits[1], c * 4 + row_ / 2);
+      const float score = (row_ % 2 == 0 ? even : odd) * inverse_;
+      float product = 0;
+#pragma unroll
+      for (int u = 0; u < vectors; ++u) {
+        product = detail::add_products(row_values_[u], gradients_[c][u], product);
+      }
+      product = quad_sum(product);
+      const bool single = logit_gate_[c] == 0;
+      const float weight =
+          single ? 1.0f : detail::exp2_approximate((score - lse_[c]) * detail::log2_of_e);
+      const float gradient = single ? 0.0f : logit_gate_[c] * weight * (product - dot_[c]);
+      weights[c] = inside_ ? gate_[c] * weight : 0.0f;
+      factors[c] = inside_ ? inverse_ * gradient : 0.0f;
+      head_sum = fmaf(inside_ ? gradient : 0.0f, score, head_sum);
+    }
+    if (quad_ == 0) { head_sums_[(m * 8 + row_) * pass_.num_heads + head_] = head_sum; }
+    add_to_queries(factors);
+    float correction = 0;
+    const bool finishes = m == 0 && pass_.finishes;
+    if (m == 0) { __syncthreads(); }
+    if (finishes) { correction = -inverse_ * total_head_sum(0) * pass_.inverse_width; }
+    store_row(m, finishes, weights, factors, correction);
+  }
+
+  //! The kept head sum of a row of this lane's position plus what the heads have found.
+  [[nodiscard]] __device__ __forceinline__ float total_head_sum(int m) const
+  {
+    float sum = pass_.kept ? pass_.head_sums[m * pass_.num_positions + position_] : 0.0f;
+    for (int h = 0; h < pass_.num_heads; ++h) {
+      sum += head_sums_[(m * 8 + row_) * pass_.num_heads + h];
+    }
+    return sum;
+  }
+
+  __device__ __forceinline__ void store_head_sums()
+  {
+    __syncthreads();
+    if (quad_ == 0 && inside_) {
+      for (int m = pass_.finishes ? 1 + head_ : head_; m < pass_.num_rows; m += pass_.num_heads) {
+        pass_.head_sums[m * pass_.num_positions + position_] = total_head_sum(m);
+      }
+    }
+    __syncthreads();
+  }
+
+  //! dw: positions are what is summed over, so the row is transposed, eight columns at a time.
+  __device__ __forceinline__ void add_to_queries(
+      const float (&factors)[static_cast<std::size_t>(Calls)])
+  {
+    float even = 0;
+    float odd = 0;
+#pragma unroll
+    for (int c = 0; c < Calls; ++c) {
+      const float first = __shfl_sync(0xffffffffu, factors[c], quad_ * 8);
+      const float second = __shfl_sync(0xffffffffu, factors[c], quad_ * 8 + 4);
+      even = row_ == c ? first : even;
+      odd = row_ == c ? second : odd;
+    }
+    const std::uint32_t high = detail::make_pair(even, odd);
+    const std::uint32_t low = detail::make_low_pair(high, even, odd);
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) {
+#pragma unroll
+      for (int e = 0; e < 4; e += 2) {
+        const std::uint32_t a0 = detail::transpose(detail::pair_of(row_values_[u], e));
+        const std::uint32_t a1 = detail::transpose(detail::pair_of(row_values_[u], e + 1));
+        float sums[4] = {0, 0, 0, 0};
+        detail::multiply_add_8(sums, a0, a1, high);
+        detail::multiply_add_8(sums, a0, a1, low);
+        if (2 * quad_ < Calls) {
+          float* const to =
+              query_sums_ + 2 * quad_ * HeadWidth + u * 32 + row_ / 2 * 8 + 2 * e + row_ % 2;
+          to[0] += sums[0];
+          to[2] += sums[2];
+          if (2 * quad_ + 1 < Calls) {
+            to[HeadWidth] += sums[1];
+            to[HeadWidth + 2] += sums[3];
+          }
+        }
+        __syncwarp();
+      }
+    }
+  }
+
+  //! A + r B, and for a finished row the norm's part.
+  __device__ __forceinline__ void store_row(int m, bool finishes,
+                                            const float (&weights)[static_cast<std::size_t>(Calls)],
+                                            const float (&factors)[static_cast<std::size_t>(Calls)],
+                                            float correction)
+  {
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) {
+      float sums[8];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float2 pair = pass_.kept ? state_.get(u, e) : make_float2(0, 0);
+#pragma unroll
+        for (int c = 0; c < Calls; ++c) {
+          const std::uint32_t gradient = detail::pair_of(gradients_[c][u], e);
+          pair.x = fmaf(weights[c], detail::first_of(gradient), pair.x);
+          pair.y = fmaf(weights[c], detail::second_of(gradient), pair.y);
+        }
+        sums[2 * e] = pair.x;
+        sums[2 * e + 1] = pair.y;
+      }
+#pragma unroll
+      for (int c = 0; c < Calls; ++c) {
+        const float* const query = query_ + c * HeadWidth + u * 32 + quad_ * 8;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float4 values = *reinterpret_cast<const float4*>(query + half * 4);
+          sums[half * 4] = fmaf(factors[c], values.x, sums[half * 4]);
+          sums[half * 4 + 1] = fmaf(factors[c], values.y, sums[half * 4 + 1]);
+          sums[half * 4 + 2] = fmaf(factors[c], values.z, sums[half * 4 + 2]);
+          sums[half * 4 + 3] = fmaf(factors[c], values.w, sums[half * 4 + 3]);
+        }
+      }
+      if (!inside_) { continue; }
+      if (!finishes) {
+        detail::store_vector(state_of(m) + u * 32, sums);
+        continue;
+      }
+      if (pass_.row_gradient == nullptr) { continue; }
+      // r * (r * s): a large row's r^2 would vanish before it meets the row.
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const std::uint32_t values = detail::pair_of(row_values_[u], e);
+        sums[2 * e] = fmaf(correction, inverse_ * detail::first_of(values), sums[2 * e]);
+        sums[2 * e + 1] = fmaf(correction, inverse_ * detail::second_of(values), sums[2 * e + 1]);
+      }
+      detail::store_vector(
+          pass_.row_gradient + position_ * pass_.gradient_stride + column_ + u * 32, sums);
+    }
+  }
+
+  const gather_tensor_params& pass_;
+  int head_;
+  int lane_;
+  int row_;   // i: a position, or a call of an operand
+  int quad_;  // q
+  float* query_;
+  uint4* image_;
+  float* query_sums_;
+  float* head_sums_;  // [rows][8][H] of this tile
+  std::int64_t column_;
+  bool inside_ = false;
+  std::int64_t position_ = 0;
+  uint4 gradients_[static_cast<std::size_t>(Calls)][static_cast<std::size_t>(vectors)];
+  uint4 row_values_[static_cast<std::size_t>(vectors)];
+  detail::state_vectors<State, vectors> state_;
+  float4 old_sums_[static_cast<std::size_t>(Calls)][static_cast<std::size_t>(sum_vectors)];
+  float lse_[static_cast<std::size_t>(Calls)];
+  float dot_[static_cast<std::size_t>(Calls)];
+  float gate_[static_cast<std::size_t>(Calls)];
+  float logit_gate_[static_cast<std::size_t>(Calls)];
+  float inverse_ = 0;
+};
+
+}  // namespace block
+MHAR_NAMESPACE_END

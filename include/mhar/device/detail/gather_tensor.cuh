@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Launches a backward pass on tensor cores.
+#pragma once
+
+#include <mhar/device/detail/sweep_tensor.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace device {
+MHAR_LAUNCHERS_BEGIN
+namespace detail {
+
+[[nodiscard]] inline bool serves(const gather_problem<bfloat16>& problem,
+                                 const device_properties& properties) noexcept
+{
+  const std::int64_t positions = problem.extent.num_positions;
+  const matrix& gradient = problem.row_gradient;
+  const bool plain_gradient =
+      !gradient || (is_tensor_matrix(gradient) && gradient.mode == update::store);
+  return properties.capability >= 90 && has_tensor_kernel(problem.extent) &&
+         are_tensor_sites(problem.sites) && problem.partials.bias == nullptr &&
+         problem.num_calls >= 1 && problem.num_new_calls <= 1 &&
+         are_tensor_rows(rows_from(problem.rows, problem.top_row - problem.num_rows + 1),
+                         problem.num_rows, positions) &&
+         are_tensor_rows(rows_from(problem.call_gradients, problem.first_call), problem.num_calls,
+                         positions) &&
+         are_tensor_rows(rows_from(problem.mixes, problem.first_call), problem.num_new_calls,
+                         positions) &&
+         is_aligned_16(problem.sites.query) && is_aligned_16(problem.partials.query) &&
+         are_tensor_states(problem.states.gradient, problem.states.slot_stride) &&
+         (problem.end == pass_end::keep_all || plain_gradient);
+}
+
+[[nodiscard]] inline block::gather_tensor_params params_of(
+    const gather_problem<bfloat16>& problem) noexcept
+{
+  const shape& extent = problem.extent;
+  const std::int64_t positions = extent.num_positions;
+  const const_rows<bfloat16> rows = rows_from(problem.rows, problem.top_row - problem.num_rows + 1);
+  const const_rows<bfloat16> calls = rows_from(problem.call_gradients, problem.first_call);
+  const std::int64_t slot = problem.states.first_slot;
+  block::gather_tensor_params pass;
+  pass.num_positions = positions;
+  pass.width = extent.width;
+  pass.inverse_width = 1.0f / static_cast<float>(extent.full_width());
+  pass.num_heads = extent.num_heads;
+  pass.queries = {problem.sites.packed, extent.width};
+  pass.query = problem.sites.query + problem.first_call * extent.width;
+  pass.gate = problem.sites.gate + problem.first_call;
+  pass.logit_gate = problem.sites.logit_gate + problem.first_call;
+  pass.first_call = problem.first_call;
+  pass.num_calls = problem.num_calls;
+  pass.call_gradients = calls.row(0);
+  pass.call_stride = stride_of(calls, problem.num_calls);
+  pass.call_position_stride = calls.position_stride;
+  if (problem.num_new_calls == 1) {
+    pass.mix = problem.mixes.row(problem.first_call);
+    pass.mix_position_stride = problem.mixes.position_stride;
+  }
+  pass.lse = problem.lse + problem.first_call * positions * extent.num_heads;
+  pass.dot = problem.dot + problem.first_call * positions * extent.num_heads;
+  pass.rows = rows.row(problem.num_rows - 1);
+  pass.row_stride = -stride_of(rows, problem.num_rows);
+  pass.position_stride = rows.position_stride;
+  pass.num_rows = problem.num_rows;
+  pass.inverse_rms = problem.inverse_rms + problem.top_row * positions;
+  pass.kept = problem.start == pass_start::kept;
+  pass.finishes = problem.end == pass_end::finish_first;
+  pass.slot_stride = problem.states.slot_stride;
+  if (problem.states.gradient != nullptr) {
+    pass.states = static_cast<char*>(problem.states.gradient) +
+                  slot * problem.states.slot_stride * size_of(problem.states.type);
+    pass.head_sums = problem.states.head_sum + slot * positions;
+  }
+  pass.row_gradient = static_cast<bfloat16*>(problem.row_gradient.data);
+  pass.gradient_stride = problem.row_gradient.position_stride;
+  if (problem.partials.query != nullptr) {
+    pass.query_sums = problem.partials.query + problem.first_call * extent.width;
+    pass.chunk_stride = problem.partials.num_calls * extent.width;
+  }
+  return pass;
+}
+
+//! Few calls: blocks walk over tiles of eight positions, and each has a chunk of the partial sums.
+template <int HeadWidth, int Calls, class State>
+[[nodiscard]] status launch_gather_calls(const block::gather_tensor_params& pass, int chunks,
+                                         const device_properties& properties,
+                                         const context& where) noexcept
+{
+  launch_shape shape;
+  shape.grid = static_cast<unsigned>(chunks);
+  shape.block = static_cast<unsigned>(32 * pass.num_heads);
+  shape.shared_memory = static_cast<std::size_t>(
+      block::gather_calls<HeadWidth, Calls, State>::shared_bytes(pass.num_heads, pass.num_rows));
+  if (Calls <= 2 && chunks > properties.multiprocessors) {
+    return launch(where, properties, shape, &kernel::gather_calls_kernel < HeadWidth, Calls, State,
+                  Calls <= 2 ? 2 : 1 >, pass);
+  }
+  return launch(where, properties, shape, &kernel::gather_calls_kernel<HeadWidth, Calls, State, 1>,
+                pass);
+}
+
+//! Many calls: as many teams as shared memory has room for.
+template <int HeadWidth, int TeamWarps, class State>
+[[nodiscard]] status launch_gather_tiles(block::gather_tensor_params pass,
+                                         const device_properties& properties,
+                                         const context& where) noexcept
+{
+  using layout = block::gather_tiles_layout<HeadWidth, State>;
+  constexpr int warps = tuning::sweep_policy::gather_threads / 32;
+  const auto bytes_of = [&](int teams) {
+    return layout{pass.num_calls, pass.num_rows, pass.num_heads, teams, pass.kept}.total;
+  };
+  pass.num_teams = warps / TeamWarps;
+  while (pass.num_teams > 1 && bytes_of(pass.num_teams) > properties.shared_memory_per_block) {
+    --pass.num_teams;
+  }
+  if (bytes_of(pass.num_teams) > properties.shared_memory_per_block) { return not_served(); }
+  const int clusters =
+      tuning::sweep_policy::num_clusters(properties.multiprocessors, pass.num_heads);
+  const std::int64_t positions =
+      positions_per_block(pass.num_positions, clusters, pass.num_positions);
+  pass.positions_per_block = static_cast<int>(positions < 8 ? 8 : positions);
+  launch_shape shape;
+  shape.grid = dim3(static_cast<unsigned>(pass.num_heads),
+                    static_cast<unsigned>((pass.num_positions + pass.positions_per_block - 1) /
+                                          pass.positions_per_block));
+  shape.block = tuning::sweep_policy::gather_threads;
+  shape.shared_memory = static_cast<std::size_t>(bytes_of(pass.num_teams));
+  shape.cluster = static_cast<unsigned>(pass.num_heads);
+  const int products = ((pass.num_calls + 7) / 8 * (HeadWidth / 16) + warps - 1) / warps;
+  return dispatch_at_least<4, 8, 16>(products, not_served(), [&](auto count) {
+    return launch(where, properties, shape,
+                  &kernel::gather_tiles_kernel<HeadWidth, TeamWarps, decltype(count)::value, State>,
+                  pass);
+  });
+}
+
+//! The kernel for the number of calls; the number of rows must not change a row's bits.
+template <int HeadWidth, class State>
+[[nodiscard]] status launch_gather(const block::gather_tensor_params& pass, int chunks,
+                                   const device_properties& properties,
+                                   const context& where) noexcept
+{
+  if (pass.num_calls <= tuning::sweep_policy::short_range) {
+    return dispatch_at_least<1, 2, 3, 4>(pass.num_calls, not_served(), [&](auto calls) {
+      return launch_gather_calls<HeadWidth, decltype(calls)::value, State>(pass, chunks, properties,
+                                                                           where);
+    });
+  }
+  return pass.num_rows <= 8 ? launch_gather_tiles<HeadWidth, 1, State>(pass, properties, where)
+                            : launch_gather_tiles<HeadWidth, 2, State>(pass, properties, where);
+}
+
+//! gather on tensor cores; not_served() when the pass is one for the plain kernel. More rows than a
+//! kernel takes are several passes over the same calls.
+[[nodiscard]] inline status gather_tensor(const gather_problem<bfloat16>& problem,
+                                          const device_properties& properties,
+                                          const context& where) noexcept
+{
+  if (!serves(problem, properties)) { return not_served(); }
+  const bool is_short = problem.num_calls <= tuning::sweep_policy::short_range;
+  const int most =
+      is_short ? tuning::sweep_policy::max_short_members : tuning::sweep_policy::max_gather_rows;
+  const int chunks = chunks_of(problem.extent);
+  for (int first = 0; first < problem.num_rows; first += most) {
+    gather_problem<bfloat16> part = problem;
+    part.top_row -= first;
+    part.num_rows = problem.num_rows - first < most ? problem.num_rows - first : most;
+    part.states.first_slot += first;
+    if (first > 0) {
+      part.num_new_calls = 0;
+      part.end = pass_end::keep_all;
+    }
+    const status launched =
+        dispatch_tensor(part.extent.head_width(), part.states.type, [&](auto width, auto state) {
+          return launch_gather<decltype(width)::value, decltype(state)>(params_of(part), chunks,
+                                                                        properties, where);
+        });
+    if (!launched.ok()) { return launched; }
+  }
+  return {};
+}
+
+}  // namespace detail
+MHAR_LAUNCHERS_END
+}  // namespace device
+MHAR_NAMESPACE_END

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which passes the kernels on tensor cores serve, and what becomes a template argument for them.
+#pragma once
+
+#include <mhar/block/row_pointers.cuh>
+#include <mhar/device/detail/dispatch.cuh>
+#include <mhar/device/detail/sweep_launch.cuh>
+#include <mhar/kernel/sweep_tensor.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace device {
+MHAR_LAUNCHERS_BEGIN
+namespace detail {
+
+//! The answer of a launcher that leaves a pass to the plain kernel.
+[[nodiscard]] inline status not_served() noexcept
+{
+  return {code::unsupported, "pass", "not one for tensor cores", 0};
+}
+
+//! Head widths that have kernels.
+[[nodiscard]] inline bool has_tensor_kernel(const shape& extent) noexcept
+{
+  const std::int64_t width = extent.head_width();
+  return (width == 64 || width == 128 || width == 160) &&
+         extent.num_heads <= tuning::sweep_policy::max_heads;
+}
+
+//! Calls visitor(head width, a State) with both as types.
+template <class Visitor>
+status dispatch_tensor(std::int64_t head_width, element state, Visitor&& visitor) noexcept
+{
+  const auto with_width = [&](auto width) {
+    return state == element::bfloat16 ? visitor(width, bfloat16{}) : visitor(width, float{});
+  };
+  switch (head_width) {
+    case 64: return with_width(cuda::std::integral_constant<int, 64>{});
+    case 128: return with_width(cuda::std::integral_constant<int, 128>{});
+    default: return with_width(cuda::std::integral_constant<int, 160>{});
+  }
+}
+
+[[nodiscard]] inline bool is_aligned_16(const void* pointer) noexcept
+{
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+//! Whether every position of a matrix of bfloat16 starts at a multiple of 16 bytes.
+template <class Matrix>
+[[nodiscard]] bool is_tensor_matrix(const Matrix& matrix) noexcept
+{
+  return matrix.type == element::bfloat16 && is_aligned_16(matrix.data) &&
+         matrix.position_stride % 8 == 0;
+}
+
+template <class T>
+[[nodiscard]] bool are_tensor_rows(const const_rows<T>& rows, int count,
+                                   std::int64_t positions) noexcept
+{
+  return block::is_strided(rows, count) && block::rows_are_aligned(rows, count, positions);
+}
+
+//! Distance between rows that are strided: also of a list at equal distances.
+template <class T>
+[[nodiscard]] std::int64_t stride_of(const const_rows<T>& rows, int count) noexcept
+{
+  return block::make_row_pointers<T, 0>(rows, count).row_stride;
+}
+
+template <class Accumulate>
+[[nodiscard]] bool are_tensor_sites(const folded_sites<Accumulate>& sites) noexcept
+{
+  return sites.packed != nullptr && sites.bias == nullptr && sites.rounding == key_rounding::none;
+}
+
+//! States of a pass that needs any.
+[[nodiscard]] inline bool are_tensor_states(const void* states, std::int64_t slot_stride) noexcept
+{
+  return states == nullptr || (is_aligned_16(states) && slot_stride % 8 == 0);
+}
+
+//! Positions per block when `clusters` of them run at once: the fewest waves of at most `most`.
+[[nodiscard]] inline std::int64_t positions_per_block(std::int64_t positions, int clusters,
+                                                      std::int64_t most) noexcept
+{
+  const std::int64_t waves = (positions + clusters * most - 1) / (clusters * most);
+  return (positions + clusters * waves - 1) / (clusters * waves);
+}
+
+}  // namespace detail
+MHAR_LAUNCHERS_END
+}  // namespace device
+MHAR_NAMESPACE_END

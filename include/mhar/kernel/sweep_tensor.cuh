@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernels of the sweeps' passes on tensor cores.
+#pragma once
+
+#include <mhar/block/advance_rows.cuh>
+#include <mhar/block/advance_tiles.cuh>
+#include <mhar/block/detail/dependency.cuh>
+#include <mhar/block/gather_calls.cuh>
+#include <mhar/block/gather_tiles.cuh>
+#include <mhar/tuning/sweep.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace kernel {
+
+//! One block per eight positions.
+template <int HeadWidth, int Rows, class State, int MinBlocks>
+__global__ void __launch_bounds__(256, MinBlocks)
+    advance_rows_kernel(const __grid_constant__ block::advance_tensor_params pass)
+{
+  using advance = block::advance_rows<HeadWidth, Rows, State>;
+  __shared__ typename advance::storage storage;
+  block::detail::release_dependents();
+  advance work{pass, storage};
+  work.prepare();
+  block::detail::wait_for_dependencies();
+  work.run();
+}
+
+//! One cluster of the heads per range of positions.
+template <int HeadWidth, int Chunks, int TeamWarps, class State>
+__global__ void __launch_bounds__(tuning::sweep_policy::advance_threads(Chunks), 1)
+    advance_tiles_kernel(const __grid_constant__ block::advance_tensor_params pass)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) unsigned char shared[];
+  block::detail::release_dependents();
+  block::advance_tiles<HeadWidth, Chunks, TeamWarps, State> work{pass, shared};
+  work.prepare();
+  block::detail::wait_for_dependencies();
+  work.run();
+#endif
+}
+
+//! Blocks walk over tiles of eight positions.
+template <int HeadWidth, int Calls, class State, int MinBlocks>
+__global__ void __launch_bounds__(256, MinBlocks)
+    gather_calls_kernel(const __grid_constant__ block::gather_tensor_params pass)
+{
+  extern __shared__ __align__(16) float shared_floats[];
+  block::detail::release_dependents();
+  block::gather_calls<HeadWidth, Calls, State> work{pass, shared_floats};
+  work.prepare();
+  block::detail::wait_for_dependencies();
+  work.run();
+}
+
+//! One cluster of the heads per range of positions.
+template <int HeadWidth, int TeamWarps, int Products, class State>
+__global__ void __launch_bounds__(tuning::sweep_policy::gather_threads, 1)
+    gather_tiles_kernel(const __grid_constant__ block::gather_tensor_params pass)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) unsigned char shared[];
+  block::detail::release_dependents();
+  block::gather_tiles<HeadWidth, TeamWarps, Products, State> work{pass, shared};
+  work.prepare();
+  block::detail::wait_for_dependencies();
+  work.run();
+#endif
+}
+
+}  // namespace kernel
+MHAR_NAMESPACE_END

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Constants of the sweeps' passes on tensor cores (measured: docs/design/sweeps-on-the-gpu.md).
+#pragma once
+
+#include <mhar/config.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace tuning {
+
+struct sweep_policy
+{
+  //! Rows (forward) or calls (backward) up to which they stay in registers. The number of members
+  //! must not enter: a member's bits would depend on it.
+  static constexpr int short_range = 4;
+  //! Rows of the kernels that keep them in shared memory; longer ranges take the plain kernel.
+  static constexpr int max_advance_rows = 256;
+  static constexpr int max_gather_rows = 16;
+  //! Members of a short backward pass.
+  static constexpr int max_short_members = 64;
+  static constexpr int max_heads = 8;
+
+  //! Threads of advance_tiles for rows in so many chunks of 16: many rows need many registers.
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int advance_threads(int chunks) noexcept
+  {
+    return chunks <= 4 ? 512 : 256;
+  }
+  static constexpr int gather_threads = 384;
+  //! Positions of a block of advance_tiles; each costs shared memory when a row is new.
+  static constexpr int max_positions_per_block = 144;
+
+  //! Clusters of `num_heads` blocks that a device runs at once, one block per multiprocessor. Where
+  //! the parts of the chip hold no whole number of clusters, a tenth of it is out of reach.
+  [[nodiscard]] static constexpr int num_clusters(int multiprocessors, int num_heads) noexcept
+  {
+    const int reached = num_heads == 1 ? multiprocessors : multiprocessors * 10 / 11;
+    return reached < num_heads ? 1 : reached / num_heads;
+  }
+};
+
+}  // namespace tuning
+MHAR_NAMESPACE_END

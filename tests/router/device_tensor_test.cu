@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sweeps on tensor cores: head widths that have such kernels, ranges on both sides of what
+//! stays in registers, ragged tiles, and bits that depend on nothing but a position and its
+//! segments.
+#include "device_access.cuh"
+#include "sweep_bodies.hpp"
+
+#include <cstring>
+
+namespace {
+
+using mhar::bfloat16;
+using device = mhar::device::backend;
+using access = mhar_test::backend_access<device>;
+template <class T>
+using array = mhar_test::backend_array<device, T>;
+
+struct sizes
+{
+  int num_calls;
+  std::int64_t positions;
+  std::int64_t head_width;
+  int heads;
+};
+
+mhar_test::sweep_options options_of(const sizes& each)
+{
+  mhar_test::sweep_options options;
+  options.extent = {each.positions, each.head_width * each.heads, each.heads};
+  options.schedule = mhar::full_schedule(each.num_calls);
+  return options;
+}
+
+TEST_CASE("device tensor sweeps: full mode equals single calls")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::random_inputs random{77};
+  for (const sizes each :
+       {sizes{3, 1, 64, 1}, sizes{23, 7, 64, 3}, sizes{23, 37, 128, 4}, sizes{40, 131, 160, 8},
+        sizes{73, 9, 160, 8}, sizes{30, 20, 128, 8}, sizes{140, 3, 64, 2}}) {
+    CAPTURE(each.num_calls);
+    CAPTURE(each.head_width);
+    const mhar_test::sweep_options options = options_of(each);
+    const mhar_test::sweep_case<bfloat16> data{options, 500};
+    const mhar_test::sweep_results expected = data.expected();
+    const auto type = mhar::element::bfloat16;
+    mhar::plan_costs costs = mhar::costs_of(options.extent, type, type, type);
+    costs.max_members = 16;
+    for (const mhar::depth_plan& plan : {mhar::cheapest_plan(options.schedule, costs),
+                                         mhar_test::random_plan(options.schedule, random)}) {
+      mhar_test::run_choices choices;
+      choices.plan = plan;
+      choices.call_state = choices.row_state = mhar::element::float32;
+      choices.narrow_mixes = false;
+      mhar_test::sweep_run<device, bfloat16> run{data, choices};
+      run.forward();
+      mhar_test::check_close<bfloat16>(run.backward(), expected);
+
+      // Mixes and states of 16 bits: what rounding adds, and D from the passes themselves.
+      choices.call_state = choices.row_state = type;
+      choices.narrow_mixes = true;
+      choices.gradients = mhar::gradient_home::dead_rows;
+      mhar_test::sweep_run<device, bfloat16> narrow{data, choices};
+      narrow.forward();
+      const mhar_test::sweep_distance worst = mhar_test::distance(narrow.backward(), expected);
+      CHECK_MESSAGE(worst.largest <= 2e-2, worst.name << " is off by " << worst.largest);
+    }
+  }
+}
+
+//! Rows, folded sites and states of a few calls over rows that all of them read.
+struct group
+{
+  mhar::shape extent;
+  int num_calls;
+  int num_rows;
+  array<bfloat16> rows;
+  array<bfloat16> gradients;
+  array<float> parameters;
+  array<float> folded;
+  array<unsigned char> packed;
+  array<float> inverse_rms;
+  array<float> lse;
+  array<float> dot;
+  mhar::folded_sites<float> sites;
+
+  group(const mhar::shape& given, int calls, int count)
+      : extent{given},
+        num_calls{calls},
+        num_rows{count},
+        rows{mhar_test::random_inputs{1}.vector<bfloat16>(count * given.num_positions *
+                                                          given.width)},
+        gradients{mhar_test::random_inputs{2}.vector<bfloat16>(calls * given.num_positions *
+                                                               given.width)},
+        parameters{mhar_test::random_inputs{3}.vector<float>(calls * given.width, 0.3)},
+        folded{calls * (given.width + 2)},
+        packed{static_cast<std::int64_t>(device::packed_bytes<bfloat16>(given, calls))},
+        inverse_rms{count * given.num_positions},
+        lse{calls * given.num_positions * given.num_heads},
+        dot{mhar_test::random_inputs{4}.vector<float>(calls * given.num_positions *
+                                                      given.num_heads)}
+  {
+    sites.query = folded.data();
+    sites.gate = folded.data() + calls * given.width;
+    sites.logit_gate = sites.gate + calls;
+    sites.packed = packed.data();
+    std::vector<mhar::site_parameters> of_calls(static_cast<std::size_t>(calls));
+    for (int c = 0; c < calls; ++c) {
+      of_calls[static_cast<std::size_t>(c)].query =
+          static_cast<const float*>(parameters.data() + c * given.width);
+    }
+    const std::vector<int> num_sources(of_calls.size(), count);
+    mhar::fold_problem<bfloat16> problem;
+    problem.extent = given;
+    problem.num_calls = calls;
+    problem.sites = of_calls.data();
+    problem.num_sources = num_sources.data();
+    problem.num_rows = count;
+    problem.folded = sites;
+    mhar::check(device::fold(problem, access::context()));
+  }
+
+  //! Kept mixes and lse of all calls, `together` of them in a pass.
+  std::vector<float> forward(int together)
+  {
+    const std::int64_t elements = extent.num_positions * extent.width;
+    const std::int64_t heads = extent.num_positions * extent.num_heads;
+    array<float> mixes{num_calls * elements};
+    array<float> state_lse{num_calls * heads};
+    for (int first = 0; first < num_calls; first += together) {
+      mhar::advance_problem<bfloat16> problem;
+      problem.extent = extent;
+      problem.sites = sites;
+      problem.first_call = first;
+      problem.num_calls = std::min(together, num_calls - first);
+      problem.rows = mhar::source_major<bfloat16>(rows.data(), extent.num_positions, extent.width);
+      problem.num_rows = num_rows;
+      problem.num_new_rows = first == 0 ? 1 : 0;
+      if (first == 0) {
+        // All rows but the last have their inverse rms from passes of their own.
+        for (int n = 1; n < num_rows; ++n) {
+          mhar::advance_problem<bfloat16> earlier = problem;
+          earlier.num_calls = 1;
+          earlier.num_rows = n;
+          earlier.end = mhar::pass_end::keep_all;
+          earlier.inverse_rms = inverse_rms.data();
+          earlier.states = {mixes.data(), mhar::element::float32, elements, state_lse.data(), 0};
+          mhar::check(device::advance(earlier, access::context()));
+        }
+      }
+      problem.inverse_rms = inverse_rms.data();
+      problem.end = mhar::pass_end::keep_all;
+      problem.states = {mixes.data(), mhar::element::float32, elements, state_lse.data(), first};
+      mhar::check(device::advance(problem, access::context()));
+    }
+    std::vector<float> result = mixes.host();
+    const std::vector<float> sums = state_lse.host();
+    access::upload(lse.data(), sums.data(), sums.size() * sizeof(float));
+    result.insert(result.end(), sums.begin(), sums.end());
+    return result;
+  }
+
+  //! Kept gradients and head sums of all rows, `together` of them in a pass.
+  std::vector<float> backward(int together)
+  {
+    const std::int64_t elements = extent.num_positions * extent.width;
+    array<float> kept{num_rows * elements};
+    array<float> head_sums{num_rows * extent.num_positions};
+    for (int first = 0; first < num_rows; first += together) {
+      mhar::gather_problem<bfloat16> problem;
+      problem.extent = extent;
+      problem.sites = sites;
+      problem.rows = mhar::source_major<bfloat16>(rows.data(), extent.num_positions, extent.width);
+      problem.inverse_rms = inverse_rms.data();
+      problem.top_row = num_rows - 1 - first;
+      problem.num_rows = std::min(together, num_rows - first);
+      problem.call_gradients =
+          mhar::source_major<bfloat16>(gradients.data(), extent.num_positions, extent.width);
+      problem.num_calls = num_calls;
+      problem.lse = lse.data();
+      problem.dot = dot.data();
+      problem.end = mhar::pass_end::keep_all;
+      problem.states = {kept.data(), mhar::element::float32, elements, head_sums.data(), first};
+      mhar::check(device::gather(problem, access::context()));
+    }
+    std::vector<float> result = kept.host();
+    const std::vector<float> sums = head_sums.host();
+    result.insert(result.end(), sums.begin(), sums.end());
+    return result;
+  }
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b)
+{
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST_CASE("device tensor sweeps: the bits of a member do not depend on its group")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  for (const int range : {1, 2, 3, 4, 5, 17, 40}) {
+    CAPTURE(range);
+    group calls{{13, 4 * 64, 4}, 19, range};
+    const std::vector<float> alone = calls.forward(1);
+    CHECK(same_bits(alone, calls.forward(7)));
+    CHECK(same_bits(alone, calls.forward(16)));
+    CHECK(same_bits(alone, calls.forward(19)));
+
+    group rows{{13, 2 * 160, 2}, range, 19};
+    static_cast<void>(rows.forward(range));
+    const std::vector<float> one_by_one = rows.backward(1);
+    CHECK(same_bits(one_by_one, rows.backward(5)));
+    CHECK(same_bits(one_by_one, rows.backward(16)));
+    CHECK(same_bits(one_by_one, rows.backward(19)));
+  }
+}
+
+TEST_CASE("device tensor sweeps: the bits of a position do not depend on the others")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  for (const int range : {2, 11}) {
+    CAPTURE(range);
+    const std::int64_t width = 8 * 128;
+    group few{{5, width, 8}, 9, range};
+    group many{{700, width, 8}, 9, range};
+    // The first positions of both hold the same rows.
+    const std::vector<bfloat16> source = many.rows.host();
+    std::vector<bfloat16> copied;
+    for (int n = 0; n < range; ++n) {
+      const auto start = source.begin() + n * 700 * width;
+      copied.insert(copied.end(), start, start + 5 * width);
+    }
+    access::upload(few.rows.data(), copied.data(), copied.size() * sizeof(bfloat16));
+    const std::vector<float> of_few = few.forward(9);
+    const std::vector<float> of_many = many.forward(9);
+    for (int c = 0; c < 9; ++c) {
+      CHECK(std::memcmp(&of_few[static_cast<std::size_t>(c * 5 * width)],
+                        &of_many[static_cast<std::size_t>(c * 700 * width)],
+                        static_cast<std::size_t>(5 * width) * sizeof(float)) == 0);
+    }
+  }
+}
+
+}  // namespace
