@@ -5,6 +5,7 @@
 #include <mhar/block/head_router.cuh>
 #include <mhar/device/route.cuh>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <random>
