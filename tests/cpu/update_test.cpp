@@ -157,7 +157,7 @@ TEST_CASE("cpu: four batches added up equal one")
   }
 }
 
-TEST_CASE("cpu: no positions is success; parameter gradients are stored as zero or stay")
+TEST_CASE("cpu: no positions is success, parameter gradients are stored as zero or stay")
 {
   for (const mhar::update mode : {mhar::update::store, mhar::update::accumulate}) {
     std::vector<float> query(7168, 1.0f);

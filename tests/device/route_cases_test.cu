@@ -229,7 +229,7 @@ TEST_CASE("route: rows more than 2^31 elements apart")
   }
 }
 
-TEST_CASE("route: empty calls succeed and launch nothing; refused ones leave no error behind")
+TEST_CASE("route: empty calls succeed and launch nothing, refused ones leave no error behind")
 {
   if (skip_without_gpu()) { return; }
   const device_stream stream;

@@ -79,8 +79,8 @@ __device__ __forceinline__ void sum_keys(const route_parameters<T>& p,
 
 //! Sum of the squares of row k times overflow_scale, by one warp; every lane gets it. For the rare row whose squares overflow.
 template <class Rows>
-[[nodiscard]] __device__ __forceinline__ auto sum_scaled_squares(const thread::width_tree& tree,
-                                                                 const Rows& rows, int k)
+[[nodiscard]] __device__ __forceinline__ typename Rows::accumulate sum_scaled_squares(
+    const thread::width_tree& tree, const Rows& rows, int k)
 {
   using accumulate = typename Rows::accumulate;
   constexpr int width = Rows::chunk_width;

@@ -148,7 +148,7 @@ struct gradient_launch
                                                static_cast<std::size_t>(shared), blocks);
     if (!outcome.ok()) { return outcome; }
     std::int64_t grid = std::min<std::int64_t>(
-        partials.num_chunks, std::int64_t{properties.multiprocessors} * std::max(1, blocks));
+        partials.num_chunks, std::int64_t{properties.multiprocessors} * (std::max)(1, blocks));
     if (plan.arena_in_workspace) {
       grid = std::min<std::int64_t>(grid, tuning::route_gradient.scratch_blocks);
     }
