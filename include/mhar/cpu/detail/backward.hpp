@@ -63,23 +63,11 @@ struct backward_tile
   key_rounding rounding = key_rounding::none;
 };
 
-//! Inner products of every pair over a head.
+//! Inner products of every pair over a head where keys are rounded: what the logits are made of.
 template <class T, class Upstream>
-void pair_products(const backward_tile<T, Upstream>& tile, columns head) noexcept
+void rounded_products(const backward_tile<T, Upstream>& tile, columns head) noexcept
 {
-  using accumulate = accumulate_t<T>;
   const row_range<T> rows{tile.rows, tile.num_rows};
-  bool together = false;
-  if constexpr (std::is_same_v<Upstream, accumulate>) {
-    // One call whose w and do are of one type: both meet a row at once. The sums are the same.
-    together = tile.num_calls == 1;
-    const accumulate* const both[2] = {tile.queries[0], tile.upstream[0]};
-    if (together) { dots(both, 2, rows, head, tile.scores, tile.products - tile.scores); }
-  }
-  if (!together) {
-    dots(tile.queries, tile.num_calls, rows, head, tile.scores, tile.num_rows);
-    dots(tile.upstream, tile.num_calls, rows, head, tile.products, tile.num_rows);
-  }
   if (tile.rounding == key_rounding::storage) {
     dots(tile.queries, tile.num_calls, rows, head, tile.logits, tile.num_rows,
          rounded_key<T>{tile.inverse_rms});
@@ -145,7 +133,9 @@ void backward_position(const backward_tile<T, Upstream>& tile, const shape& exte
   const int rows = tile.num_rows;
   for (int h = 0; h < extent.num_heads; ++h) {
     const columns head{h * width, width};
-    pair_products(tile, head);
+    dots(tile.queries, calls, row_range<T>{tile.rows, rows}, head, tile.scores, rows);
+    dots(tile.upstream, calls, row_range<T>{tile.rows, rows}, head, tile.products, rows);
+    rounded_products(tile, head);
     pair_factors(tile, h);
     combine(weights{tile.products, 1, rows}, rows, row_range<Upstream>{tile.upstream, calls}, head,
             tile.sums, head.begin);

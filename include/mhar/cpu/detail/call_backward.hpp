@@ -185,11 +185,21 @@ private:
     std::copy(scratch.forward.inverse_rms, scratch.forward.inverse_rms + num_rows,
               tile.inverse_rms);
     std::fill(tile.head_sums, tile.head_sums + num_rows, accumulate{0});
+    // w and do meet a row at once, and a few rows are read over the whole width before the next ones.
+    const accumulate* const both[2] = {site_.query, scratch.gradient};
+    for (int first = 0; first < num_rows; first += rows_at_once) {
+      const row_range<T> some{tile.rows + first, std::min(rows_at_once, num_rows - first)};
+      for (int h = 0; h < extent.num_heads; ++h) {
+        dots(both, 2, some, columns{h * width, width},
+             scratch.scores + std::int64_t{h} * num_rows + first,
+             scratch.products - scratch.scores);
+      }
+    }
     for (int h = 0; h < extent.num_heads; ++h) {
       tile.scores = scratch.scores + std::int64_t{h} * num_rows;
       tile.products = scratch.products + std::int64_t{h} * num_rows;
       const columns head{h * width, width};
-      pair_products(tile, head);
+      rounded_products(tile, head);
       pair_factors(tile, h);
       if (tile.rounding != key_rounding::none) { add_rounded_keys(tile, head); }
     }
@@ -205,7 +215,6 @@ private:
                   const call_backward_scratch<T>& scratch) const noexcept
   {
     const shape& extent = problem_.extent;
-    const std::int64_t width = extent.head_width();
     const backward_tile<T, accumulate>& tile = scratch.tile;
     const bool rounded = tile.rounding != key_rounding::none;
     const call_vectors<accumulate> vectors{
@@ -220,16 +229,11 @@ private:
     }
     const streamed_range<T> rows{tile.rows, tile.num_rows, ahead};
     const gradient_targets targets{scratch.out, ahead == 0 ? 0 : wanted.position_stride};
+    const row_factors<accumulate> factors{scratch.products, scratch.scores, scratch.self};
     with_type(wanted.type, [&](auto tag) {
       using out_type = typename decltype(tag)::type;
       with_mode(wanted.mode, [&](auto mode) {
-        for (int h = 0; h < extent.num_heads; ++h) {
-          const std::int64_t first = std::int64_t{h} * tile.num_rows;
-          const row_factors<accumulate> factors{scratch.products + first, scratch.scores + first,
-                                                scratch.self};
-          row_gradients<out_type, decltype(mode)::value>(rows, targets, factors, vectors,
-                                                         columns{h * width, width});
-        }
+        row_gradients<out_type, decltype(mode)::value>(rows, targets, factors, vectors, extent);
       });
     });
   }

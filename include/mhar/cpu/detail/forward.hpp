@@ -174,6 +174,9 @@ template <class T>
           element_of<accumulate_t<T>>::value};
 }
 
+//! Rows that are worked on over the whole width before the next ones.
+inline constexpr int rows_at_once = 4;
+
 //! One position of a forward pass: kept states are written, a finished first call's mix is left in sums[0], its lse in lse.
 //! `ahead` is the distance to the rows of the position that comes next, or 0.
 template <class T>
@@ -191,11 +194,14 @@ void forward_position(const advance_problem<T>& problem, const call_extras<T>& e
   const bool with_squares = takes_squares_with_logits(problem);
   if (with_squares) {
     std::fill(scratch.squares, scratch.squares + num_rows, accumulate{0});
-    for (int h = 0; h < extent.num_heads; ++h) {
-      dot_rows<1>(scratch.queries, row_range<T>{scratch.rows, num_rows}, 0, num_rows,
-                  columns{h * width, width}, plain_key{},
-                  scratch.weights + std::int64_t{h} * stride, stride,
-                  add_squares<accumulate>{scratch.squares});
+    // A few rows at a time over the whole width: memory is read in long runs, whatever the width of a head.
+    for (int first = 0; first < num_rows; first += rows_at_once) {
+      for (int h = 0; h < extent.num_heads; ++h) {
+        dot_rows<1>(scratch.queries, streamed_range<T>{scratch.rows, num_rows, ahead}, first,
+                    std::min(first + rows_at_once, num_rows), columns{h * width, width},
+                    plain_key{}, scratch.weights + std::int64_t{h} * stride, stride,
+                    add_squares<accumulate>{scratch.squares});
+      }
     }
   }
   find_inverse_rms(problem, position, with_squares ? scratch.squares : nullptr, scratch);
@@ -236,10 +242,8 @@ void forward_position(const advance_problem<T>& problem, const call_extras<T>& e
             sum.lse;
       }
     }
-    // With squares taken, this is the last pass over the rows, else the first one fetches ahead.
     combine(weight_matrix<accumulate>{head_weights, stride, 1}, members,
-            streamed_range<T>{scratch.rows, problem.num_rows, with_squares ? ahead : 0}, head,
-            scratch.sums, head.begin);
+            row_range<T>{scratch.rows, problem.num_rows}, head, scratch.sums, head.begin);
     if (problem.private_row != nullptr) {
       combine(weight_matrix<accumulate>{head_weights + problem.num_rows, stride, 1}, 1,
               row_range<T>{scratch.rows + problem.num_rows, 1}, head, scratch.sums, head.begin);

@@ -4,17 +4,18 @@
 #pragma once
 
 #include <mhar/cpu/detail/dots.hpp>
+#include <mhar/types/shape.hpp>
 #include <mhar/types/view.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace cpu::detail {
 
-//! What row m enters the gradients with over one head: ds = call * do + query * w + self * s,  dw += query * s.
+//! What row m enters the gradients with over head h: ds = call * do + query * w + self * s,  dw += query * s.
 template <class Accumulate>
 struct row_factors
 {
-  const Accumulate* call;   // [R] alpha a
-  const Accumulate* query;  // [R] r dl
+  const Accumulate* call;   // [H][R] alpha a
+  const Accumulate* query;  // [H][R] r dl
   const Accumulate*
       self;  // [R] -(r^2/d) c; where r^2 underflows, this term is below the rounding of the others
 };
@@ -89,26 +90,38 @@ void row_gradient_block(const streamed_range<T>& rows, const gradient_targets& t
   });
 }
 
-//! Every row over a head's columns; gradients are of element Out.
+//! Every row over the whole width; gradients are of element Out.
 template <class Out, update Mode, class Accumulate, class T>
 void row_gradients(const streamed_range<T>& rows, const gradient_targets& to,
                    const row_factors<Accumulate>& factors, const call_vectors<Accumulate>& vectors,
-                   columns head) noexcept
+                   const shape& extent) noexcept
 {
+  const std::int64_t width = extent.head_width();
+  const auto for_each_head = [&](auto visit) {
+    for (int h = 0; h < extent.num_heads; ++h) {
+      const std::int64_t skipped = std::int64_t{h} * rows.count;
+      visit(row_factors<Accumulate>{factors.call + skipped, factors.query + skipped, factors.self},
+            columns{h * width, width});
+    }
+  };
   int m = 0;
   for (; m + 4 <= rows.count; m += 4) {
     const bool all = to.out[m] != nullptr && to.out[m + 1] != nullptr && to.out[m + 2] != nullptr &&
                      to.out[m + 3] != nullptr;
     if (!all) { break; }
-    row_gradient_block<4, Out, Mode>(rows, to, factors, vectors, m, head);
+    for_each_head([&](const auto& of_head, columns head) {
+      row_gradient_block<4, Out, Mode>(rows, to, of_head, vectors, m, head);
+    });
   }
   for (; m < rows.count; ++m) {
-    if (to.out[m] != nullptr) {
-      row_gradient_block<1, Out, Mode>(rows, to, factors, vectors, m, head);
-    }
-    else if (vectors.query_sum != nullptr) {
-      row_gradient_block<1, void, Mode>(rows, to, factors, vectors, m, head);
-    }
+    for_each_head([&](const auto& of_head, columns head) {
+      if (to.out[m] != nullptr) {
+        row_gradient_block<1, Out, Mode>(rows, to, of_head, vectors, m, head);
+      }
+      else if (vectors.query_sum != nullptr) {
+        row_gradient_block<1, void, Mode>(rows, to, of_head, vectors, m, head);
+      }
+    });
   }
 }
 
