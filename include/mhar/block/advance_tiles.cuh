@@ -236,7 +236,7 @@ private:
   __device__ __forceinline__ void store(int p, int first, const unsigned char* buffer) const
   {
     using shape = detail::tile_lanes<State, HeadWidth>;
-    const int end = min(first + 8, pass_.num_calls);
+    const int end = (min)(first + 8, pass_.num_calls);
     for (int call = first + state_lanes_.row; call < end; call += shape::rows) {
 #pragma unroll
       for (int round = 0; round < shape::rounds; ++round) {

@@ -21,7 +21,7 @@ __device__ __forceinline__ float advance_tiles<HeadWidth, Chunks, TeamWarps, Sta
   std::uint32_t rows[Chunks];
 #pragma unroll
   for (int x = 0; x < Chunks; ++x) {
-    const int n = min(x * 16 + lane_ / 16 * 8 + lane_ % 8, pass_.num_rows - 1);
+    const int n = (min)(x * 16 + lane_ / 16 * 8 + lane_ % 8, pass_.num_rows - 1);
     rows[x] = detail::shared_address(buffer + n * row_bytes + lane_ / 8 % 2 * 16);
   }
 #pragma unroll(unrolled ? HeadWidth / 16 : 2)
@@ -49,7 +49,7 @@ __device__ __forceinline__ float advance_tiles<HeadWidth, Chunks, TeamWarps, Sta
     for (int e = 0; e < 2; ++e) {
       const int n = x * 8 + quad_ * 2 + e;
       const int last = pass_.num_rows - 1;
-      const float inverse = n >= last && pass_.has_new_row ? squares()[p] : scalars[min(n, last)];
+      const float inverse = n >= last && pass_.has_new_row ? squares()[p] : scalars[(min)(n, last)];
       const float logit = (sums[x][e] + sums[x][e + 2]) * (inverse * detail::log2_of_e);
       sums[x][e] = n <= last ? logit : -INFINITY;
       largest = fmaxf(largest, sums[x][e]);
@@ -98,7 +98,7 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Chunks, TeamWarps, Stat
   std::uint32_t rows[Chunks];
 #pragma unroll
   for (int x = 0; x < Chunks; ++x) {
-    const int n = min(x * 16 + lane_ % 16, pass_.num_rows - 1);
+    const int n = (min)(x * 16 + lane_ % 16, pass_.num_rows - 1);
     rows[x] = detail::shared_address(buffer + n * row_bytes + lane_ / 16 * 16);
   }
 #pragma unroll(unrolled ? HeadWidth / 32 : 1)

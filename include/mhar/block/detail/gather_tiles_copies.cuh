@@ -42,7 +42,7 @@ __device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, Sta
   for (int x = threadIdx.x; x < low_factors(); x += blockDim.x) { factors[x] = 0; }
   auto* const places = reinterpret_cast<int*>(shared_ + at_.row_places);
   for (int x = threadIdx.x; x < at_.pairs; x += blockDim.x) {
-    const int pair = min(x, pass_.num_teams * pass_.num_rows - 1);
+    const int pair = (min)(x, pass_.num_teams * pass_.num_rows - 1);
     const int team = pair / pass_.num_rows;
     places[x] = at_.teams + team * at_.team_bytes + (pair - team * pass_.num_rows) * row_bytes;
   }
@@ -60,7 +60,7 @@ __device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, Sta
         team_memory() + at_.chunks + stage * at_.chunk,
         pass_.call_gradients + first * pass_.call_stride + position * pass_.call_position_stride +
             head_ * HeadWidth,
-        pass_.call_stride, warp_, min(16, pass_.num_calls - first), TeamWarps, row_lanes_);
+        pass_.call_stride, warp_, (min)(16, pass_.num_calls - first), TeamWarps, row_lanes_);
     if (chunk == 0) { copy_round(round, position); }
   }
   else if (round < rounds_ && chunk == 0 && round < 2) {
@@ -179,7 +179,7 @@ __device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, Sta
     correction = -inverse * total_head_sum(round, 0) * pass_.inverse_width;
   }
   unsigned char* const states = states_of(round);
-  const int loaded = min(warp_ * 8 + lane_ % 8, pass_.num_rows - 1);
+  const int loaded = (min)(warp_ * 8 + lane_ % 8, pass_.num_rows - 1);
   const std::uint32_t kept = detail::shared_address(states + loaded * state_bytes + lane_ / 8 * 16);
   const std::uint32_t rows =
       detail::shared_address(rows_of(round) + loaded * row_bytes + lane_ / 8 * 16);
@@ -236,7 +236,7 @@ __device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, Sta
     std::int64_t position, const unsigned char* states) const
 {
   using shape = detail::tile_lanes<State, HeadWidth>;
-  const int end = min(warp_ * 8 + 8, pass_.num_rows);
+  const int end = (min)(warp_ * 8 + 8, pass_.num_rows);
   for (int m = warp_ * 8 + state_lanes_.row; m < end; m += shape::rows) {
 #pragma unroll
     for (int r = 0; r < shape::rounds; ++r) {

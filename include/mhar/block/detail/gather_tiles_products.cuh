@@ -39,10 +39,10 @@ __device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, Sta
       detail::shared_address(shared_ + (lane_ / 8 % 2 == 0 ? 0 : at_.low_queries) +
                              (chunk * 16 + lane_ % 8) * row_bytes + lane_ / 16 * 16);
   const std::uint32_t lower = upper + 8 * row_bytes;
-  const int last_call = min(16, pass_.num_calls - chunk * 16) - 1;
+  const int last_call = (min)(16, pass_.num_calls - chunk * 16) - 1;
   const std::uint32_t gradients =
-      detail::shared_address(calls + min(lane_ % 16, last_call) * row_bytes + lane_ / 16 * 16);
-  const int row = min(warp_ * 8 + lane_ % 8, pass_.num_rows - 1);
+      detail::shared_address(calls + (min)(lane_ % 16, last_call) * row_bytes + lane_ / 16 * 16);
+  const int row = (min)(warp_ * 8 + lane_ % 8, pass_.num_rows - 1);
   const std::uint32_t rows =
       detail::shared_address(rows_of(round) + row * row_bytes + lane_ / 8 * 16);
 #pragma unroll
@@ -87,7 +87,7 @@ __device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, Sta
 #pragma unroll
   for (int x = 0; x < 2; ++x) {
     const int call = chunk * 16 + x * 8 + row_;
-    const int known = min(call, pass_.num_calls - 1);
+    const int known = (min)(call, pass_.num_calls - 1);
     const float dot = known == 0 ? newest_dot_ : scalars[pass_.num_calls + known];
     const float lse = scalars[known] * detail::log2_of_e;
     const float gate = gates[known];
@@ -97,7 +97,7 @@ __device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, Sta
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int m = warp_ * 8 + quad_ * 2 + e;
-      const float inverse = scalars[2 * pass_.num_calls + min(m, last_row)];
+      const float inverse = scalars[2 * pass_.num_calls + (min)(m, last_row)];
       const float score = inverse * (scores[x][e] + scores[x][e + 2]);
       const bool counts = call < pass_.num_calls && m <= last_row;
       const bool single = logit_gate == 0;
@@ -127,9 +127,9 @@ __device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, Sta
   }
 
   const int call = lane_ / 16 * 8 + lane_ % 8;
-  const int last_call = min(16, pass_.num_calls - chunk * 16) - 1;
+  const int last_call = (min)(16, pass_.num_calls - chunk * 16) - 1;
   const std::uint32_t gradients =
-      detail::shared_address(calls + min(call, last_call) * row_bytes + lane_ / 8 % 2 * 16);
+      detail::shared_address(calls + (min)(call, last_call) * row_bytes + lane_ / 8 % 2 * 16);
   const std::uint32_t queries =
       detail::shared_address(shared_ + (chunk * 16 + call) * row_bytes + lane_ / 8 % 2 * 16);
 #pragma unroll
