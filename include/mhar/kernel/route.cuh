@@ -34,6 +34,8 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
   // Sums are there to be read; steps are there to be read.
   const detail::named_barriers<1, 2> summed{threads};
   const detail::named_barriers<3, 4> stepped{threads};
+  // Not __syncthreads(), which all threads have to call in the same place.
+  const detail::named_barrier<6> everybody{threads};
 
   detail::release_dependents();
   detail::wait_for_dependencies();
@@ -49,11 +51,11 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
       source.init_barriers();
       for (int stage = 0; stage < stages.num_stages; ++stage) { source.copy_rows(); }
     }
-    __syncthreads();
+    everybody.sync();
     if (p.null_source) {
-      __syncthreads();
+      everybody.sync();
       heads.find_null_logits(storage, detail::null_row<T>{p});
-      __syncthreads();
+      everybody.sync();
     }
     for (int batch = 0; now.position < p.num_positions; now.step(stages), parity ^= 1, ++batch) {
       summed.sync(parity);
@@ -70,12 +72,12 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
   columns_type columns{p};
   for (int stage = 0; stage < stages.num_stages; ++stage) { source.copy_columns(columns); }
   columns.load_weights(p);
-  __syncthreads();
+  everybody.sync();
   if (p.null_source) {
     detail::sum_keys(p, storage, detail::null_row<T>{p}, 1, key_rounding::none, warp,
                      column_threads / 32);
-    __syncthreads();
-    __syncthreads();
+    everybody.sync();
+    everybody.sync();
   }
 
   detail::column_warps<T, ChunksPerThread, Joined> work{p, columns};

@@ -10,6 +10,8 @@ namespace block::detail {
 //! Barrier Id (1 to 15) among `threads` threads, whole warps. In C++: std::barrier with arrive_and_wait and arrive. What a
 //! thread wrote before it arrived can be read by those that waited. A number known at compile time keeps a kernel from claiming
 //! all sixteen.
+//!
+//! A warp's lanes meet first: a barrier counts warps, and a lane that is still writing must not be counted.
 template <int Id>
 struct named_barrier
 {
@@ -17,11 +19,13 @@ struct named_barrier
 
   __device__ __forceinline__ void sync() const
   {
-    asm volatile("barrier.cta.sync %0, %1;" ::"n"(Id), "r"(threads) : "memory");
+    __syncwarp();
+    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(Id), "r"(threads) : "memory");
   }
   __device__ __forceinline__ void arrive() const
   {
-    asm volatile("barrier.cta.arrive %0, %1;" ::"n"(Id), "r"(threads) : "memory");
+    __syncwarp();
+    asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"n"(Id), "r"(threads) : "memory");
   }
 };
 
