@@ -50,13 +50,13 @@
 #  define MHAR_DETAIL_LIST_5(a, b, c, d, e) sm_##a##_##b##_##c##_##d##_##e
 #  define MHAR_DETAIL_LIST_6(a, b, c, d, e, ...) sm_##a##_##b##_##c##_##d##_##e##_and_more
 #  define MHAR_DETAIL_PICK(a, b, c, d, e, f, g, h, i, j, k, l, name, ...) name
-#  define MHAR_DETAIL_LIST(...)                                                                       \
-    MHAR_DETAIL_PICK(__VA_ARGS__, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6,         \
-                     MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, \
-                     MHAR_DETAIL_LIST_5, MHAR_DETAIL_LIST_4, MHAR_DETAIL_LIST_3, MHAR_DETAIL_LIST_2, \
-                     MHAR_DETAIL_LIST_1, unused)                                                      \
+#  define MHAR_DETAIL_LIST(...)                                                               \
+    MHAR_DETAIL_PICK(__VA_ARGS__, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, \
+                     MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_6,              \
+                     MHAR_DETAIL_LIST_6, MHAR_DETAIL_LIST_5, MHAR_DETAIL_LIST_4,              \
+                     MHAR_DETAIL_LIST_3, MHAR_DETAIL_LIST_2, MHAR_DETAIL_LIST_1, unused)      \
     (__VA_ARGS__)
-#  define MHAR_LAUNCHERS_BEGIN                                 \
+#  define MHAR_LAUNCHERS_BEGIN                            \
     inline namespace MHAR_DETAIL_LIST(__CUDA_ARCH_LIST__) \
     {
 #else

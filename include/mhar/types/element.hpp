@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__CUDACC__)
 #  include <cuda_bf16.h>
@@ -68,9 +69,20 @@ struct element_of<double>
 }
 
 namespace detail {
+template <class T, class = void>
+struct is_element : std::false_type
+{
+};
+template <class T>
+struct is_element<T, std::void_t<decltype(element_of<T>::value)>> : std::true_type
+{
+};
+
 template <class T>
 struct accumulate
 {
+  static_assert(is_element<T>::value,
+                "mhar: an element is bfloat16, float16, float or double; cast pointers to others");
   using type = float;
 };
 template <>
