@@ -188,7 +188,7 @@ private:
     // w and do meet a row at once, and a few rows are read over the whole width before the next ones.
     const accumulate* const both[2] = {site_.query, scratch.gradient};
     for (int first = 0; first < num_rows; first += rows_at_once) {
-      const row_range<T> some{tile.rows + first, std::min(rows_at_once, num_rows - first)};
+      const row_range<T> some{tile.rows + first, (std::min)(rows_at_once, num_rows - first)};
       for (int h = 0; h < extent.num_heads; ++h) {
         dots(both, 2, some, columns{h * width, width},
              scratch.scores + std::int64_t{h} * num_rows + first,

@@ -48,6 +48,19 @@ void run_tasks(const executor& run, int count, Body body)
       count, [](void* argument, int index) { (*static_cast<Body*>(argument))(index); }, &body);
 }
 
+//! The same for items of about `cost` elements of work each: neighbours share a task until it is worth a thread.
+template <class Body>
+void run_items(const executor& run, int count, std::int64_t cost, Body body)
+{
+  constexpr std::int64_t worth = 32768;
+  const auto share = static_cast<int>(
+      std::clamp<std::int64_t>(worth / std::max<std::int64_t>(cost, 1), 1, (std::max)(count, 1)));
+  run_tasks(run, (count + share - 1) / share, [&](int task) {
+    const int end = (std::min)((task + 1) * share, count);
+    for (int i = task * share; i < end; ++i) { body(i); }
+  });
+}
+
 [[nodiscard]] inline status enough_workspace(const context& context, std::size_t needed) noexcept
 {
   if (context.workspace != nullptr && context.workspace_bytes >= needed) { return {}; }

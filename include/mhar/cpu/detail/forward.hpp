@@ -198,7 +198,7 @@ void forward_position(const advance_problem<T>& problem, const call_extras<T>& e
     for (int first = 0; first < num_rows; first += rows_at_once) {
       for (int h = 0; h < extent.num_heads; ++h) {
         dot_rows<1>(scratch.queries, streamed_range<T>{scratch.rows, num_rows, ahead}, first,
-                    std::min(first + rows_at_once, num_rows), columns{h * width, width},
+                    (std::min)(first + rows_at_once, num_rows), columns{h * width, width},
                     plain_key{}, scratch.weights + std::int64_t{h} * stride, stride,
                     add_squares<accumulate>{scratch.squares});
       }
