@@ -2,11 +2,11 @@
 //! One routing call with everything saved and every gradient wanted, over random inputs, for the CPU benchmarks.
 #pragma once
 
+#include "support/host_random.hpp"
 #include "support/shapes.hpp"
 
 #include <mhar/types/call.hpp>
 
-#include <random>
 #include <vector>
 
 namespace mhar_bench {
@@ -30,12 +30,10 @@ public:
         query_gradient_(query_.size()),
         norm_weight_gradient_(query_.size())
   {
-    std::mt19937 engine{1};
-    std::normal_distribution<float> normal;
-    for (T& value : rows_) { value = mhar::round_to<T>(normal(engine)); }
-    for (T& value : upstream_) { value = mhar::round_to<T>(normal(engine)); }
-    for (float& value : query_) { value = 0.1f * normal(engine); }
-    for (float& value : norm_weight_) { value = 1.0f + 0.1f * normal(engine); }
+    fill_normal(rows_);
+    fill_normal(upstream_);
+    fill_normal(query_, 0, 0.1f);
+    fill_normal(norm_weight_, 1, 0.1f);
   }
 
   [[nodiscard]] mhar::route_problem<T> forward()

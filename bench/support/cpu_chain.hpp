@@ -3,6 +3,7 @@
 //! time.
 #pragma once
 
+#include "support/host_random.hpp"
 #include "support/shapes.hpp"
 
 #include <mhar/cpu/backend.hpp>
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
 
 namespace mhar_bench {
@@ -41,13 +41,10 @@ public:
         router_{configure()},
         block_(router_.memory().total + 256)
   {
-    std::mt19937 engine{1};
-    std::normal_distribution<float> normal;
-    const float spread = 1.0f / std::sqrt(static_cast<float>(extent_.head_width()));
-    for (T& value : rows_) { value = mhar::round_to<T>(normal(engine)); }
-    for (T& value : upstream_) { value = mhar::round_to<T>(normal(engine)); }
-    for (float& value : queries_) { value = spread * normal(engine); }
-    for (float& value : norm_weights_) { value = 1.0f + 0.1f * normal(engine); }
+    fill_normal(rows_);
+    fill_normal(upstream_);
+    fill_normal(queries_, 0, 1.0f / std::sqrt(static_cast<float>(extent_.head_width())));
+    fill_normal(norm_weights_, 1, 0.1f);
     const auto address = reinterpret_cast<std::uintptr_t>(block_.data());
     mhar::check(router_.bind(block_.data() + (256 - address % 256) % 256, router_.memory().total));
     workspace_.resize(

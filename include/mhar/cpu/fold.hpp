@@ -15,7 +15,7 @@ namespace cpu {
 //! Tensors      as documented at fold_problem and folded_sites; `packed` is not used by this backend
 //! Numerics     in the accumulation type
 //! Cost         reads the parameters once; no workspace
-//! Execution    one task per call on context.run; returns when done
+//! Execution    calls are shared out on context.run; returns when done
 //! Thread-safe  yes, on different outputs
 //! Errors       what validate() says; code::unsupported for a null source when the width is sharded
 template <class T>
@@ -27,7 +27,7 @@ template <class T>
     return {code::unsupported, "sites.null_source",
             "the null source's inverse rms needs the whole width on one rank", 0};
   }
-  detail::run_tasks(context.run, problem.num_calls, [&](int call) {
+  detail::run_items(context.run, problem.num_calls, problem.extent.width, [&](int call) {
     const const_array gate = problem.gates != nullptr ? problem.gates[call] : const_array{};
     detail::fold_site<T>(problem.extent, problem.sites[call], gate, problem.num_sources[call],
                          problem.num_rows, problem.folded, call);

@@ -16,14 +16,16 @@ namespace cpu {
 //! Tensors      as documented at reduce_problem
 //! Numerics     in the accumulation type, chunk by chunk, then query by query; one rounding at the store
 //! Cost         reads the partial sums once; no workspace
-//! Execution    one task per site on context.run; returns when done
+//! Execution    sites are shared out on context.run; returns when done
 //! Thread-safe  yes, on different outputs
 //! Errors       what validate() says
 template <class T>
 [[nodiscard]] status reduce(const reduce_problem<T>& problem, const context& context) noexcept
 {
   if (const status valid = validate(problem); !valid.ok()) { return valid; }
-  detail::run_tasks(context.run, problem.num_sites,
+  const std::int64_t cost =
+      problem.extent.width * problem.partials.num_chunks * problem.queries_per_site;
+  detail::run_items(context.run, problem.num_sites, cost,
                     [&](int site) { detail::reduce_site(problem, site); });
   return {};
 }
