@@ -120,7 +120,7 @@ TEST_CASE("cpu: a weight that underflows gives a gradient of zero")
 }
 
 TEST_CASE(
-    "cpu: every logit -inf gives mix 0, lse -inf and no gradient; other heads keep their bits")
+    "cpu: every logit -inf gives mix 0, lse -inf and no gradient, other heads keep their bits")
 {
   small_call<float> good = constant_rows<float>({3, 16, 2, 0}, 5, 1, 0.25f);
   small_call<float> bad = good;
