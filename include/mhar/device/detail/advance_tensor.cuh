@@ -140,10 +140,12 @@ template <int HeadWidth, class State>
       });
 }
 
-//! advance on tensor cores; not_served() when the pass is one for the plain kernel.
-[[nodiscard]] inline status advance_tensor(const advance_problem<bfloat16>& problem,
-                                           const device_properties& properties,
-                                           const context& where) noexcept
+//! advance on tensor cores, T being bfloat16; not_served() when the pass is one for the plain kernel. A template, so that who
+//! only includes this file compiles no kernel.
+template <class T>
+[[nodiscard]] status advance_tensor(const advance_problem<T>& problem,
+                                    const device_properties& properties,
+                                    const context& where) noexcept
 {
   if (!serves(problem, properties)) { return not_served(); }
   return dispatch_tensor(problem.extent.head_width(), problem.states.type,

@@ -151,11 +151,12 @@ template <int HeadWidth, class State>
                             : launch_gather_tiles<HeadWidth, 2, State>(pass, properties, where);
 }
 
-//! gather on tensor cores; not_served() when the pass is one for the plain kernel. More rows than a
-//! kernel takes are several passes over the same calls.
-[[nodiscard]] inline status gather_tensor(const gather_problem<bfloat16>& problem,
-                                          const device_properties& properties,
-                                          const context& where) noexcept
+//! gather on tensor cores, T being bfloat16; not_served() when the pass is one for the plain kernel. More rows than a
+//! kernel takes are several passes over the same calls. A template for the reason that advance_tensor is one.
+template <class T>
+[[nodiscard]] status gather_tensor(const gather_problem<T>& problem,
+                                   const device_properties& properties,
+                                   const context& where) noexcept
 {
   if (!serves(problem, properties)) { return not_served(); }
   const bool is_short = problem.num_calls <= tuning::sweep_policy::short_range;
@@ -163,7 +164,7 @@ template <int HeadWidth, class State>
       is_short ? tuning::sweep_policy::max_short_members : tuning::sweep_policy::max_gather_rows;
   const int chunks = chunks_of(problem.extent);
   for (int first = 0; first < problem.num_rows; first += most) {
-    gather_problem<bfloat16> part = problem;
+    gather_problem<T> part = problem;
     part.top_row -= first;
     part.num_rows = problem.num_rows - first < most ? problem.num_rows - first : most;
     part.states.first_slot += first;
