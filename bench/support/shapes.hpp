@@ -7,7 +7,7 @@
 
 namespace mhar_bench {
 
-//! All routing calls of one microbatch: call c reads rows 0..c-1, num_rows rows in all.
+//! All routing calls of one microbatch: call c reads rows 0..c, num_rows calls and rows in all.
 struct chain_shape
 {
   const char* name;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! device::route against the reference: random option sets, and the shapes that break kernels.
+#include "device/awkward_calls.hpp"
 #include "device/device_route.cuh"
 #include "device/stream.cuh"
 #include "support/call_case.hpp"
@@ -44,36 +45,11 @@ void check_random_calls(std::uint64_t stream)
 }
 
 template <class T>
-call_options<T> with_everything(std::int64_t num_positions, std::int64_t width, int num_heads,
-                                int num_rows)
-{
-  call_options<T> options;
-  options.extent = {num_positions, width, num_heads, 0};
-  options.num_rows = num_rows;
-  options.null_source = true;
-  options.bias = true;
-  options.partial = true;
-  options.gate = true;
-  options.norm = mhar::output_norm::rms;
-  return options;
-}
-
-struct awkward
-{
-  std::int64_t width;
-  int num_heads;
-};
-constexpr awkward shapes[] = {{1, 1},    {7, 1},     {7, 7},      {80, 8},    {96, 32},  {100, 4},
-                              {100, 10}, {111, 3},   {160, 1},    {256, 256}, {769, 1},  {896, 8},
-                              {1200, 8}, {1280, 8},  {1280, 20},  {3584, 28}, {4096, 8}, {7168, 1},
-                              {7168, 8}, {7168, 56}, {12288, 96}, {16384, 16}};
-
-template <class T>
 void check_awkward_shapes(std::uint64_t stream)
 {
   if (skip_without_gpu()) { return; }
   random_inputs random{stream};
-  for (const awkward& shape : shapes) {
+  for (const awkward& shape : awkward_shapes) {
     call_options<T> options = with_everything<T>(3, shape.width, shape.num_heads, 5);
     check_forward<T>(options, random);
     options.offset = 1;
