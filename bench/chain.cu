@@ -10,11 +10,6 @@ namespace {
 using mhar_bench::chain_shape;
 using mhar_bench::sweep_chain;
 
-constexpr chain_shape chain_shapes[] = {{"100M", 25, 4096, 512, 4}, {"350M", 49, 1024, 1024, 8},
-                                        {"1B", 73, 1024, 1280, 8},  {"1B-4k", 73, 4096, 1280, 8},
-                                        {"S25", 25, 4096, 1024, 8}, {"S49", 49, 4096, 1024, 8},
-                                        {"S97", 97, 4096, 1024, 8}, {"S193", 193, 4096, 1024, 8}};
-
 enum class part
 {
   both,
@@ -49,8 +44,8 @@ void chain(benchmark::State& state, const chain_shape& shape, part which)
 }
 
 const bool registered = [] {
-  for (const chain_shape& shape : chain_shapes) {
-    const std::string name = std::string{"chain/"} + shape.name;
+  for (const chain_shape& shape : mhar_bench::chain_shapes) {
+    const std::string name = shape.name;
     const auto add = [&](const std::string& full, part which) {
       benchmark::RegisterBenchmark(full.c_str(), chain, shape, which)
           ->UseManualTime()

@@ -27,7 +27,7 @@ public:
 
   cpu_chain(const chain_shape& shape, mhar::cpu::executor run)
       : extent_{shape.num_positions, shape.width, shape.num_heads, 0},
-        num_calls_{shape.num_rows},
+        num_calls_{shape.num_calls},
         run_{run},
         rows_(size()),
         upstream_(size()),

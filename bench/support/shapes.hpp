@@ -7,13 +7,13 @@
 
 namespace mhar_bench {
 
-//! All routing calls of one microbatch: call c reads rows 0..c, num_rows calls and rows in all.
+//! All routing calls of one microbatch: call c reads rows 0..c, num_calls rows in all.
 struct chain_shape
 {
   const char* name;
-  int num_rows;
+  int num_calls;
   std::int64_t num_positions;
-  int width;
+  std::int64_t width;
   int num_heads;
 };
 

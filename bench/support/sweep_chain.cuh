@@ -4,6 +4,7 @@
 #pragma once
 
 #include "support/device_data.cuh"
+#include "support/shapes.hpp"
 
 #include <mhar/device/backend.cuh>
 #include <mhar/router/depth_router.hpp>
@@ -12,15 +13,6 @@
 #include <vector>
 
 namespace mhar_bench {
-
-struct chain_shape
-{
-  const char* name;
-  int num_calls;
-  std::int64_t num_positions;
-  std::int64_t width;
-  int num_heads;
-};
 
 //! Full mode: call c reads rows 0 to c. States are kept in bfloat16; do lies in the router's slots.
 class sweep_chain
