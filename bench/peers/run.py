@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the peers on the work of the C++ benchmarks: checks each against float64, then times it (docs/benchmarks.md)."""
+import argparse
+import datetime
+import json
+import re
+
+import torch
+import triton
+
+import paper
+import shapes
+from einsum import attend, compiled
+from errors import errors_of
+from timing import Flush, Report, captured, copy_times, quick_time, repetitions
+from work import AutogradChain, DeltaCalls, make_inputs
+
+CALLS_PER_GRAPH = 64
+# More than rounding in bfloat16 makes of any of them: what exceeds it is another function.
+LARGEST_ERROR = 0.1
+
+
+def attention(peer, shape):
+    """The peer's differentiable attend(rows, query, norm_weight, num_heads)."""
+    if peer == "compile":
+        return compiled((shape.num_positions, shape.width, shape.num_heads), len(shape.num_rows) > 1)
+    return attend
+
+
+def exact_chain(shape):
+    return lambda inputs: AutogradChain(shape, inputs, attend)
+
+
+def attend_and_add(rows, query, norm_weight, num_heads, partial):
+    return attend(rows, query, norm_weight, num_heads) + partial
+
+
+def peak_bytes(work, given_bytes):
+    """Memory that is allocated at the worst moment beyond what was there before and outputs of given_bytes."""
+    work.release()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    work.run_once()
+    return torch.cuda.max_memory_allocated() - before - given_bytes
+
+
+class Peer:
+    """One peer's entries."""
+
+    def __init__(self, name, report):
+        self.name = name
+        self.report = report
+
+    def add(self, name, work, moved, counters=None, **how):
+        self.report.add(f"peer/{self.name}/{name}", repetitions(work, **how), moved, **(counters or {}))
+
+    def check(self, work, shape, inputs, exact_work):
+        counters = errors_of(work, shape, inputs, exact_work)
+        if not max(counters.values()) < LARGEST_ERROR:
+            raise SystemExit(f"peer/{self.name}/{shape.name} is wrong: {counters}")
+        return counters
+
+    def tuned(self, shape):
+        """What was chosen, for the entry's label."""
+        return {"label": json.dumps(paper.tune(shape, quick_time))} if self.name == "paper" else {}
+
+    def calls(self, shape):
+        """The work of a shape, checked, with its counters and the bytes forward and backward must move."""
+        inputs = make_inputs(shape, "cuda")
+        label = self.tuned(shape)
+        work = (paper.PaperChain(shape, inputs) if self.name == "paper"
+                else AutogradChain(shape, inputs, attention(self.name, shape)))
+        counters = self.check(work, shape, inputs, exact_chain(shape))
+        counters["peak_bytes"] = peak_bytes(work, (len(shape.num_rows) + shape.num_rows[-1]) * shape.row_bytes)
+        weights = self.name == "paper"
+        moved = shapes.forward_bytes(shape, weights), shapes.backward_bytes(shape, 2 if weights else 1, weights)
+        return work, counters | label, *moved
+
+    def chain(self, shape):
+        work, counters, forward_bytes, backward_bytes = self.calls(shape)
+        work.release()
+        self.add(shape.name, captured(work.run_once), forward_bytes + backward_bytes, counters)
+        if self.name == "paper":
+            self.add(f"{shape.name}/forward", captured(work.forward), forward_bytes)
+            self.add(f"{shape.name}/backward", captured(work.backward), backward_bytes)
+
+    def call(self, shape):
+        work, counters, forward_bytes, backward_bytes = self.calls(shape)
+        self.add(f"call/forward/{shape.name}", captured(work.forward), forward_bytes, counters)
+        work.forward()
+        self.add(f"call/backward/{shape.name}", captured(lambda: work.backward(retain=True)), backward_bytes)
+
+    def decode(self, shape):
+        inputs = make_inputs(shape, "cuda")
+        label = self.tuned(shape)
+        parameters = inputs.queries[0], inputs.norm_weights[0], shape.num_heads
+        if self.name == "paper":
+            rows = torch.stack(inputs.rows)
+            once = lambda: paper.forward(rows, *parameters, saves=False)
+        else:
+            function = attention(self.name, shape)
+            once = torch.no_grad()(lambda: function(torch.stack(inputs.rows), *parameters))
+        moved = shapes.forward_bytes(shape)
+        chain = captured(lambda: [once() for _ in range(CALLS_PER_GRAPH)])
+        self.add(f"decode/{shape.name}", chain, moved, label, repeats=CALLS_PER_GRAPH)
+        self.add(f"decode/{shape.name}/cold", captured(once), moved, before=Flush())
+
+    def delta(self, shape):
+        inputs = make_inputs(shape, "cuda")
+        label = self.tuned(shape)
+        work = DeltaCalls(shape, inputs, paper.PaperCall.apply if self.name == "paper" else attend_and_add)
+        if self.name == "compile":
+            torch._dynamo.reset()
+            work.call = torch.compile(work.call, dynamic=False)
+        counters = self.check(work, shape, inputs, lambda x: DeltaCalls(shape, x, attend_and_add))
+        counters["peak_bytes"] = peak_bytes(work, shape.row_bytes)
+        self.add(shape.name, work.run, shapes.delta_bytes(shape), counters | label)
+
+
+def run(report, pattern):
+    copies, moved = copy_times()
+    report.copy_bytes_per_second = moved / (sorted(copies)[len(copies) // 2] * 1e-3)
+    report.add("copy", copies, moved)
+    work = [("chain", shape, shape.name) for shape in shapes.CHAINS]
+    work += [("call", shape, f"call/{shape.name}") for shape in shapes.CALLS]
+    work += [("decode", shape, f"decode/{shape.name}") for shape in shapes.DECODES]
+    work += [("delta", shapes.DELTA, shapes.DELTA.name)]
+    for kind, shape, name in work:
+        for peer in ("einsum", "compile", "paper"):
+            if not re.search(pattern, f"peer/{peer}/{name}"):
+                continue
+            try:
+                getattr(Peer(peer, report), kind)(shape)
+            except torch.OutOfMemoryError:
+                report.skip(f"peer/{peer}/{name}", "out of memory")
+            torch.cuda.empty_cache()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--benchmark_out", required=True, help="the JSON file to write")
+    parser.add_argument("--benchmark_filter", default="", help="a regular expression, searched for in names")
+    options, _ = parser.parse_known_args()
+    report = Report({
+        "device": torch.cuda.get_device_name(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda,
+        "l2": "warm, but for names that end in /cold",
+    })
+    torch.cuda.set_stream(torch.cuda.Stream())
+    try:
+        run(report, options.benchmark_filter)
+    finally:
+        with open(options.benchmark_out, "w", encoding="utf-8") as file:
+            json.dump(report.document, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
