@@ -10,7 +10,7 @@ import triton
 
 import paper
 import shapes
-from einsum import attend, compiled
+from einsum import attend, attend_in_sums, compiled
 from errors import errors_of
 from timing import Flush, Report, captured, copy_times, quick_time, repetitions
 from work import AutogradChain, DeltaCalls, make_inputs
@@ -31,8 +31,8 @@ def exact_chain(shape):
     return lambda inputs: AutogradChain(shape, inputs, attend)
 
 
-def attend_and_add(rows, query, norm_weight, num_heads, partial):
-    return attend(rows, query, norm_weight, num_heads) + partial
+def and_add(function):
+    return lambda rows, query, norm_weight, num_heads, partial: function(rows, query, norm_weight, num_heads) + partial
 
 
 def peak_bytes(work, given_bytes):
@@ -108,11 +108,12 @@ class Peer:
     def delta(self, shape):
         inputs = make_inputs(shape, "cuda")
         label = self.tuned(shape)
-        work = DeltaCalls(shape, inputs, paper.PaperCall.apply if self.name == "paper" else attend_and_add)
+        function = {"einsum": and_add(attend), "compile": and_add(attend_in_sums), "paper": paper.PaperCall.apply}[self.name]
+        work = DeltaCalls(shape, inputs, function)
         if self.name == "compile":
             torch._dynamo.reset()
             work.call = torch.compile(work.call, dynamic=False)
-        counters = self.check(work, shape, inputs, lambda x: DeltaCalls(shape, x, attend_and_add))
+        counters = self.check(work, shape, inputs, lambda x: DeltaCalls(shape, x, and_add(attend)))
         counters["peak_bytes"] = peak_bytes(work, shape.row_bytes)
         self.add(shape.name, work.run, shapes.delta_bytes(shape), counters | label)
 

@@ -78,7 +78,7 @@ class DeltaCalls:
         self.shape = shape
         self.attend_and_add = attend_and_add
         self.upstream = inputs.upstream
-        self.partial = inputs.upstream[0]
+        self.partial = inputs.upstream[0].roll(1, 1)
         leaf = lambda x: x.detach().clone().requires_grad_()
         self.rows = [leaf(row) for row in inputs.rows]
         self.query, self.norm_weight = leaf(inputs.queries[0]), leaf(inputs.norm_weights[0])
@@ -108,5 +108,6 @@ class DeltaCalls:
 
     @property
     def gradients(self):
-        leaves = (*self.rows, self.query, self.norm_weight, self.null_source, self.gate)
+        """But for the gate's, which autograd makes as a difference of two sums over everything."""
+        leaves = (*self.rows, self.query, self.norm_weight, self.null_source)
         return [leaf.grad for leaf in leaves]

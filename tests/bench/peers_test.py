@@ -18,7 +18,7 @@ try:
     import torch
 
     import paper
-    from einsum import EPS, attend
+    from einsum import EPS, attend, attend_in_sums
     from errors import errors_of
     from work import AutogradChain, DeltaCalls, make_inputs
 except ImportError as error:
@@ -76,8 +76,9 @@ class Peers(unittest.TestCase):
         for extent, num_heads in (((1, 2, 6), 2), ((5, 3, 12), 3), ((4, 2, 8), 1)):
             rows = torch.randn(extent, dtype=torch.float64)
             query, norm_weight = torch.randn(2, extent[-1], dtype=torch.float64)
-            torch.testing.assert_close(attend(rows, query, norm_weight, num_heads),
-                                       routed_in_loops(rows, query, norm_weight, num_heads))
+            expected = routed_in_loops(rows, query, norm_weight, num_heads)
+            for function in (attend, attend_in_sums):
+                torch.testing.assert_close(function(rows, query, norm_weight, num_heads), expected)
 
     @interpreted
     def test_kernels_agree_with_float64(self):
