@@ -20,7 +20,7 @@ enum class part
 void chain(benchmark::State& state, const chain_shape& shape, part which)
 {
   if (!mhar_bench::has_gpu(state)) { return; }
-  sweep_chain work{shape};
+  sweep_chain<mhar::bfloat16> work{shape};
   const mhar_bench::bench_stream stream;
   const mhar::device::context where{stream.get(), nullptr, 0,
                                     mhar::device::dependent_launch::programmatic};

@@ -14,11 +14,12 @@
 
 namespace mhar_bench {
 
-//! Full mode: call c reads rows 0 to c. States are kept in bfloat16; do lies in the router's slots.
+//! Full mode: call c reads rows 0 to c. States are kept in the rows' type; do lies in the router's slots.
+template <class Element>
 class sweep_chain
 {
 public:
-  using element = mhar::bfloat16;
+  using element = Element;
   using router = mhar::depth_router<mhar::device::backend, element>;
 
   explicit sweep_chain(const chain_shape& shape)
@@ -32,36 +33,46 @@ public:
         row_gradients_{shape.num_calls * elements_},
         config_{configure()},
         router_{config_},
-        block_{static_cast<std::int64_t>(router_.memory().total) / 2}
+        block_{static_cast<std::int64_t>(router_.memory().total / sizeof(element))}
   {
     mhar::check(router_.bind(block_.data(), router_.memory().total));
     for (int c = 0; c < shape.num_calls; ++c) {
       mhar::site_gradients wanted;
-      wanted.query = mhar::array{gradients_.data() + 2 * c * shape.width};
-      wanted.norm_weight = mhar::array{gradients_.data() + (2 * c + 1) * shape.width};
+      wanted.query = mhar::array{query_gradient(c)};
+      wanted.norm_weight = mhar::array{norm_weight_gradient(c)};
       wanted_.push_back(wanted);
     }
   }
 
-  //! Parameters are folded, rows taken as they lie in the block.
-  void forward(const mhar::device::context& where)
+  //! A producer that leaves rows, or do, as they lie in the block.
+  struct leave
+  {
+    void operator()(int, void*) const {}
+  };
+
+  //! Parameters are folded; produce(c, row) writes row c, [P, d], before the first call that reads it.
+  template <class Producer = leave>
+  void forward(const mhar::device::context& where, Producer produce = {})
   {
     mhar::check(router_.begin_forward(where));
     for (int c = 0; c < shape_.num_calls; ++c) {
-      static_cast<void>(router_.append());
+      produce(c, router_.append());
       mhar::route_outputs<element> outputs;
       outputs.y = {y_.data() + c * elements_, shape_.width};
       mhar::check(router_.route(where, c, {}, outputs));
     }
   }
 
-  //! After a forward. All gradients: of the rows, and of q and g of every call.
-  void backward(const mhar::device::context& where)
+  //! After a forward. All gradients: of the rows, and of q and g of every call; produce(c, do) writes do of call c, [P, d].
+  template <class Producer = leave>
+  void backward(const mhar::device::context& where, Producer produce = {})
   {
     mhar::check(router_.begin_backward(where));
     for (int c = shape_.num_calls - 1; c >= 0; --c) {
       mhar::call_upstream upstream;
-      upstream.output_gradient = router_.gradient_slot(c);
+      const mhar::matrix slot = router_.gradient_slot(c);
+      produce(c, slot.data);
+      upstream.output_gradient = slot;
       upstream.mix = {static_cast<const element*>(y_.data() + c * elements_), shape_.width};
       mhar::check(router_.backward_call(where, c, upstream));
       mhar::check(router_.row_gradient(
@@ -69,6 +80,25 @@ public:
     }
     mhar::check(router_.finish_backward(where, wanted_.data()));
   }
+
+  //! @name On the device: q and g of every call, [S, d]; what was computed, [P, d] and [d]
+  //! @{
+  [[nodiscard]] float* queries() const { return query_.data(); }
+  [[nodiscard]] float* norm_weights() const { return norm_weight_.data(); }
+  [[nodiscard]] const element* output(int call) const { return y_.data() + call * elements_; }
+  [[nodiscard]] const element* row_gradient(int row) const
+  {
+    return row_gradients_.data() + row * elements_;
+  }
+  [[nodiscard]] float* query_gradient(int call) const
+  {
+    return gradients_.data() + 2 * call * shape_.width;
+  }
+  [[nodiscard]] float* norm_weight_gradient(int call) const
+  {
+    return query_gradient(call) + shape_.width;
+  }
+  //! @}
 
   //! What the plan says the passes move; D, inverse rms and lse besides are below 3%.
   [[nodiscard]] double forward_bytes() const
@@ -78,13 +108,12 @@ public:
   [[nodiscard]] double backward_bytes() const
   {
     return static_cast<double>(config_.plan.backward.bytes(costs_.backward)) +
-           2.0 * static_cast<double>(shape_.num_calls * elements_);
+           row_bytes() * shape_.num_calls;
   }
   //! Distinct memory of a sweep, and what the router needs beyond rows and outputs.
   [[nodiscard]] double footprint() const
   {
-    return static_cast<double>(router_.memory().total) +
-           4.0 * static_cast<double>(shape_.num_calls * elements_);
+    return static_cast<double>(router_.memory().total) + 2 * row_bytes() * shape_.num_calls;
   }
   [[nodiscard]] double peak_bytes() const
   {
@@ -92,10 +121,15 @@ public:
   }
 
 private:
+  [[nodiscard]] double row_bytes() const
+  {
+    return static_cast<double>(elements_) * sizeof(element);
+  }
+
   [[nodiscard]] mhar::router_config configure()
   {
     const mhar::shape extent{shape_.num_positions, shape_.width, shape_.num_heads};
-    const auto type = mhar::element::bfloat16;
+    constexpr mhar::element type = mhar::element_of<element>::value;
     costs_ = mhar::costs_of(extent, type, type, type, std::int64_t{10} << 20);
     costs_.max_members = 16;
     mhar::router_config config;
