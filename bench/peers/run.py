@@ -6,6 +6,7 @@ import json
 import re
 
 import torch
+import torch._inductor.config
 import triton
 
 import paper
@@ -122,18 +123,20 @@ def run(report, pattern):
     copies, moved = copy_times()
     report.copy_bytes_per_second = moved / (sorted(copies)[len(copies) // 2] * 1e-3)
     report.add("copy", copies, moved)
-    work = [("chain", shape, shape.name) for shape in shapes.CHAINS]
-    work += [("call", shape, f"call/{shape.name}") for shape in shapes.CALLS]
-    work += [("decode", shape, f"decode/{shape.name}") for shape in shapes.DECODES]
-    work += [("delta", shapes.DELTA, shapes.DELTA.name)]
-    for kind, shape, name in work:
+    work = [(Peer.chain, shape, (shape.name,)) for shape in shapes.CHAINS]
+    work += [(Peer.call, shape, (f"call/forward/{shape.name}", f"call/backward/{shape.name}")) for shape in shapes.CALLS]
+    work += [(Peer.decode, shape, (f"decode/{shape.name}",)) for shape in shapes.DECODES]
+    work += [(Peer.delta, shapes.DELTA, (shapes.DELTA.name,))]
+    for measure, shape, names in work:
         for peer in ("einsum", "compile", "paper"):
-            if not re.search(pattern, f"peer/{peer}/{name}"):
+            names_here = [f"peer/{peer}/{name}" for name in names]
+            if not any(re.search(pattern, name) for name in names_here):
                 continue
             try:
-                getattr(Peer(peer, report), kind)(shape)
+                measure(Peer(peer, report), shape)
             except torch.OutOfMemoryError:
-                report.skip(f"peer/{peer}/{name}", "out of memory")
+                for name in names_here:
+                    report.skip(name, "out of memory")
             torch.cuda.empty_cache()
 
 
@@ -149,6 +152,7 @@ def main():
         "l2": "warm, but for names that end in /cold",
     })
     torch.cuda.set_stream(torch.cuda.Stream())
+    torch._inductor.config.compile_threads = 1  # a graph has few kernels; starting a pool takes longer
     try:
         run(report, options.benchmark_filter)
     finally:
