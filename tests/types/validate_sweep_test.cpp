@@ -153,9 +153,9 @@ TEST_CASE("validate: fold refuses calls that cannot share a sweep")
       {
           {code::bad_shape, "num_calls", [](problem& p, memory&) { p.num_calls = 0; }},
           {code::missing_argument, "sites", [](problem& p, memory&) { p.sites = nullptr; }},
-          {code::missing_argument, "sites.gate",
+          {code::missing_argument, "folded.gate",
            [](problem& p, memory&) { p.folded.gate = nullptr; }},
-          {code::missing_argument, "sites.null_logit",
+          {code::missing_argument, "folded.null_logit",
            [](problem& p, memory&) { p.folded.null_logit = nullptr; }},
           {code::bad_shape, "num_sources", [](problem&, memory& m) { m.num_sources[2] = 0; }},
           {code::bad_value, "sites.eps", [](problem&, memory& m) { m.sites[3].eps = 1e-5; }},
@@ -163,7 +163,7 @@ TEST_CASE("validate: fold refuses calls that cannot share a sweep")
            [](problem&, memory& m) { m.sites[4].null_source = {}; }},
           {code::bad_value, "sites.rounding",
            [](problem&, memory& m) { m.sites[1].rounding = mhar::key_rounding::storage; }},
-          {code::unsupported, "sites.rounding",
+          {code::unsupported, "folded.rounding",
            [](problem& p, memory&) { p.folded.rounding = mhar::key_rounding::storage_twice; }},
           {code::bad_shape, "num_rows",
            [](problem& p, memory& m) {
@@ -178,6 +178,18 @@ TEST_CASE("validate: fold refuses calls that cannot share a sweep")
            }},
           {code::bad_stride, "folded.bias_stride",
            [](problem& p, memory&) { p.folded.bias_stride = 1; }},
+          {code::aliasing, "folded.query",
+           [](problem& p, memory& m) { p.folded.query = m.parameter(6) - width; }},
+          {code::aliasing, "folded.null_source",
+           [](problem& p, memory&) { p.folded.null_source = p.folded.query; }},
+          {code::aliasing, "folded.logit_gate",
+           [](problem& p, memory&) { p.folded.logit_gate = p.folded.gate + num_calls - 1; }},
+          {code::aliasing, "folded.gate",
+           [](problem& p, memory&) {
+             static mhar::const_array gates[num_calls];
+             gates[4] = p.folded.gate;
+             p.gates = gates;
+           }},
       });
 }
 
@@ -235,7 +247,37 @@ TEST_CASE("validate: advance refuses passes that miss a buffer or a source")
            [](problem& p, memory&) { p.extent.norm_width = 2 * width; }},
           {code::aliasing, "outputs.y",
            [](problem& p, memory& m) { p.outputs.y.data = m.rows.data(); }},
+          {code::aliasing, "outputs.y",
+           [](problem& p, memory&) { p.outputs.y.data = p.sites.query; }},
+          {code::aliasing, "states", [](problem& p, memory& m) { p.states.mix = m.rows.data(); }},
+          {code::aliasing, "states",
+           [](problem& p, memory& m) { p.outputs.y.data = m.states.data() + 7; }},
+          {code::aliasing, "states.lse",
+           [](problem& p, memory&) { p.states.lse = p.sites.null_logit; }},
+          {code::aliasing, "states.lse", [](problem& p, memory& m) { p.states.lse = m.output(0); }},
+          {code::aliasing, "inverse_rms",
+           [](problem& p, memory&) { p.inverse_rms = p.states.lse + 6; }},
+          {code::aliasing, "inverse_rms",
+           [](problem& p, memory& m) { p.inverse_rms = m.rows.data() + 1; }},
+          {code::aliasing, "outputs.mix",  // the first call's own slot, but not exactly
+           [](problem& p, memory& m) {
+             p.states.first_slot = 0;
+             p.start = mhar::pass_start::kept;
+             p.outputs.mix = {m.states.data() + 1, width};
+           }},
       });
+}
+
+TEST_CASE("validate: a finished call's mix may be its own slot, and nobody else's")
+{
+  memory buffers;
+  mhar::advance_problem<float> problem = buffers.advance();
+  problem.start = mhar::pass_start::kept;
+  problem.states.first_slot = 0;
+  problem.outputs.mix = {buffers.states.data(), width};
+  CHECK(validate(problem).ok());
+  problem.outputs.mix = {buffers.states.data() + positions * width, width};
+  CHECK(std::string{validate(problem).argument} == "states");
 }
 
 TEST_CASE("validate: output_gradient refuses a missing or overlapping tensor")
@@ -254,6 +296,12 @@ TEST_CASE("validate: output_gradient refuses a missing or overlapping tensor")
            [](problem& p, memory&) { p.call_gradient.type = mhar::element::float64; }},
           {code::aliasing, "call_gradient",
            [](problem& p, memory& m) { p.call_gradient.data = m.output(2); }},
+          {code::aliasing, "dot", [](problem& p, memory&) { p.dot = p.sites.logit_gate; }},
+          {code::aliasing, "dot", [](problem& p, memory& m) { p.dot = m.sum(0) + 5; }},
+          {code::aliasing, "partials.query",
+           [](problem& p, memory&) { p.partials.query = p.sites.query + 1; }},
+          {code::aliasing, "partials.gate",
+           [](problem& p, memory&) { p.partials.gate = p.dot + 1; }},
           {code::bad_shape, "partials.num_calls",
            [](problem& p, memory&) { p.partials.num_calls = 2; }},
       });
@@ -300,6 +348,27 @@ TEST_CASE("validate: gather refuses passes outside the sweep and outputs over li
            [](problem& p, memory& m) {
              p.row_gradient.data = m.gradients.data() + 4 * positions * width;
            }},
+          {code::aliasing, "row_gradient",
+           [](problem& p, memory& m) { p.row_gradient.data = m.states.data(); }},
+          {code::aliasing, "states",
+           [](problem& p, memory& m) {
+             p.states.gradient = m.rows.data() + 2 * positions * width;
+           }},
+          {code::aliasing, "states.head_sum",
+           [](problem& p, memory& m) { p.states.head_sum = m.sum(1); }},
+          {code::aliasing, "partials.query",
+           [](problem& p, memory& m) { p.partials.query = m.states.data() - width; }},
+          {code::aliasing, "partials.bias",
+           [](problem& p, memory& m) {
+             p.partials.bias = m.sum(0) + 3;
+             p.partials.bias_stride = num_rows;
+           }},
+          {code::aliasing, "dot",
+           [](problem& p, memory& m) {
+             p.num_new_calls = 1;
+             p.mixes = p.call_gradients;
+             p.dot = m.sum(1) + 1;
+           }},
       });
 }
 
@@ -332,5 +401,18 @@ TEST_CASE("validate: reduce refuses gradients whose partial sums are missing")
            [](problem&, memory& m) { m.wanted[2].query.data = m.parameter(6); }},
           {code::aliasing, "gradients",  // tied queries: their gradients are wanted apart
            [](problem&, memory& m) { m.wanted[2].query = m.wanted[0].query; }},
+          {code::aliasing, "gradients",  // one kind over another kind of another site
+           [](problem& p, memory& m) {
+             p.partials.gate = m.sum(0);
+             m.wanted[3].gate = m.parameter(9) + 1;
+           }},
+          {code::aliasing, "gradients",
+           [](problem&, memory& m) {
+             m.sites[4].query = m.parameter(9) + 4;
+             m.wanted[0].query.data = m.parameter(9);
+             m.wanted[3].query.data = m.output(0);
+           }},
+          {code::aliasing, "gradients",
+           [](problem&, memory& m) { m.wanted[1].query.data = m.parameter(8) + 8; }},
       });
 }

@@ -231,6 +231,53 @@ TEST_CASE("validate: row gradients listed twice overlap, a null entry is merely 
   CHECK(validate(problem).code == code::aliasing);
 }
 
+TEST_CASE("validate: row gradients in any layout and number are told from ones that overlap")
+{
+  for (const int count : {2, 193, 1500}) {
+    const std::int64_t each = positions * width;
+    const auto size = static_cast<std::size_t>(count * each);
+    std::vector<float> rows(size);
+    std::vector<float> gradients(2 * size);
+    std::vector<float> upstream(positions * width);
+    std::vector<void*> list(static_cast<std::size_t>(count));
+    memory buffers;
+    mhar::route_gradient_problem<float> problem;
+    problem.extent = {positions, width, 2};
+    problem.num_rows = count;
+    problem.rows = mhar::source_major(rows.data(), positions, width);
+    problem.site.query = buffers.parameter(0);
+    problem.output_gradient = {upstream.data(), width};
+    const auto outcome = [&](std::int64_t step, std::int64_t position_stride, const float* start) {
+      for (std::int64_t n = 0; n < count; ++n) {  // the last one first
+        list[static_cast<std::size_t>(count - 1 - n)] = const_cast<float*>(start) + n * step;
+      }
+      problem.row_gradients = {nullptr, mhar::element::float32, 0, position_stride, list.data()};
+      return validate(problem);
+    };
+    const auto overlaps = [](const mhar::status& answer) {
+      return answer.code == code::aliasing && std::string{answer.argument} == "row_gradients";
+    };
+    const std::int64_t wide = count * width;  // the positions of token-major rows
+    CHECK(outcome(each, width, gradients.data()).ok());
+    CHECK(overlaps(outcome(each - 1, width, gradients.data())));
+    CHECK(outcome(width, wide, gradients.data()).ok());
+    CHECK(overlaps(outcome(width - 1, wide, gradients.data())));
+    CHECK(overlaps(outcome(width, wide - 1, gradients.data())));
+    // Rows that take turns with others in one wider matrix, plain neither as a sequence nor side by side.
+    CHECK(outcome(2 * width, 2 * wide, gradients.data()).ok());
+    list[0] = static_cast<float*>(list[1]) + width;
+    CHECK(validate(problem).ok());
+    list[0] = static_cast<float*>(list[1]) + width - 1;
+    CHECK(overlaps(validate(problem)));
+    // Against the rows.
+    CHECK(overlaps(outcome(each, width, rows.data())));
+    CHECK(overlaps(outcome(0, width, rows.data())));
+    problem.rows = {gradients.data() + width, 2 * width, 2 * wide, nullptr};
+    CHECK(outcome(2 * width, 2 * wide, gradients.data()).ok());
+    CHECK(overlaps(outcome(2 * width, 2 * wide, gradients.data() + 1)));
+  }
+}
+
 TEST_CASE("validate: y may be the partial exactly, and columns of one wider matrix do not overlap")
 {
   memory buffers;

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 
 MHAR_NAMESPACE_BEGIN
@@ -86,6 +87,13 @@ public:
 private:
   region entries_[Capacity] = {};
   std::size_t size_ = 0;
+};
+
+//! An input and an output, by their names' addresses, that may be the same memory.
+struct exact_pair
+{
+  const char* input;
+  const char* output;
 };
 
 //! Checks in the order they are made; the first that fails is the answer and the later ones are not looked at.
@@ -235,18 +243,20 @@ public:
     }
   }
 
-  //! No output may overlap an input or another output, but for pairs of one of the `exact` names that coincide exactly.
+  //! No output may overlap an input or another output, but for the pairs that may coincide exactly.
   template <std::size_t Inputs, std::size_t Outputs>
   void apart(const region_list<Inputs>& inputs, const region_list<Outputs>& outputs,
-             const char* exact_input = nullptr, const char* exact_output = nullptr,
-             const char* other_exact_output = nullptr) noexcept
+             std::initializer_list<exact_pair> may_coincide = {}) noexcept
   {
     for (const region& output : outputs) {
       for (const region& input : inputs) {
-        const bool may_coincide = input.name == exact_input && (output.name == exact_output ||
-                                                                output.name == other_exact_output);
-        require(!overlap(output, input) || (may_coincide && output.same_as(input)), code::aliasing,
-                output.name, "the output overlaps an input");
+        if (!overlap(output, input)) { continue; }
+        bool exact = false;
+        for (const exact_pair& pair : may_coincide) {
+          exact = exact || (input.name == pair.input && output.name == pair.output);
+        }
+        require(exact && output.same_as(input), code::aliasing, output.name,
+                "the output overlaps an input");
       }
       for (const region* other = outputs.begin(); other != &output; ++other) {
         require(!overlap(output, *other), code::aliasing, output.name,

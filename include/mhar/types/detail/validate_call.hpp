@@ -4,6 +4,7 @@
 
 #include <mhar/types/call.hpp>
 #include <mhar/types/detail/checker.hpp>
+#include <mhar/types/detail/rows_apart.hpp>
 #include <mhar/types/validate.hpp>
 
 MHAR_NAMESPACE_BEGIN
@@ -13,6 +14,7 @@ namespace detail {
 inline constexpr char partial_name[] = "stage.partial";
 inline constexpr char y_name[] = "outputs.y";
 inline constexpr char combined_name[] = "outputs.combined";
+inline constexpr char mix_name[] = "outputs.mix";
 
 template <class T, std::size_t Capacity>
 void check_site(checker& checks, const site_parameters& site, const shape& extent,
@@ -57,10 +59,10 @@ void check_outputs(checker& checks, const route_outputs<T>& outputs, const shape
 {
   checks.stored(outputs.y.mode, y_name);
   checks.stored(outputs.combined.mode, combined_name);
-  checks.stored(outputs.mix.mode, "outputs.mix");
+  checks.stored(outputs.mix.mode, mix_name);
   written.add(checks.output(outputs.y, extent, y_name));
   written.add(checks.output(outputs.combined, extent, combined_name));
-  written.add(checks.output(outputs.mix, extent, "outputs.mix"));
+  written.add(checks.output(outputs.mix, extent, mix_name));
   const std::int64_t positions = extent.num_positions;
   written.add(
       checks.values(outputs.lse, positions, extent.num_heads, extent.num_heads, "outputs.lse"));
@@ -106,7 +108,9 @@ status validate(const route_problem<T>& problem) noexcept
                    wanted.inverse_rms != nullptr || wanted.weights != nullptr;
   checks.require(any || extent.num_positions == 0, code::missing_argument, detail::y_name,
                  "no output is wanted");
-  checks.apart(inputs, outputs, detail::partial_name, detail::y_name, detail::combined_name);
+  checks.apart(
+      inputs, outputs,
+      {{detail::partial_name, detail::y_name}, {detail::partial_name, detail::combined_name}});
   checks.apart_from_rows(outputs, problem.rows, 0, problem.num_rows, extent);
   return checks.answer();
 }
@@ -158,30 +162,8 @@ status validate(const route_gradient_problem<T>& problem) noexcept
   checks.apart(inputs, outputs);
   checks.apart_from_rows(outputs, problem.rows, 0, problem.num_rows, extent);
 
-  // Row gradients: each apart from everything above, from the rows, and from one another.
-  const gradient_rows& ds = problem.row_gradients;
-  checks.known(ds.mode, "row_gradients");
-  checks.require(ds.row_stride >= 0, code::bad_stride, "row_gradients",
-                 "a stride must not be negative");
-  checks.require(!ds || ds.list != nullptr ||
-                     detail::span_bytes(problem.num_rows, ds.row_stride, extent.width, 8) >= 0,
-                 code::bad_stride, "row_gradients",
-                 "the memory spanned does not fit 64-bit offsets");
-  for (int n = 0; checks.ok() && ds && n < problem.num_rows; ++n) {
-    detail::region_list<1> row;
-    row.add(checks.output(ds.row(n), extent, "row_gradients"));
-    checks.apart(inputs, row);
-    checks.apart(outputs, row);
-    checks.apart_from_rows(row, problem.rows, 0, problem.num_rows, extent);
-    // Strided rows are translates of row 0, so comparing with it is enough; listed ones are compared pair by pair.
-    for (int m = 0; checks.ok() && m < (ds.list != nullptr ? n : n > 0 ? 1 : 0); ++m) {
-      const detail::region other = checks.output(ds.row(m), extent, "row_gradients");
-      for (const detail::region& own : row) {
-        checks.require(!detail::overlap(own, other), code::aliasing, "row_gradients",
-                       "two row gradients overlap");
-      }
-    }
-  }
+  detail::check_row_gradients(checks, problem.row_gradients, problem.rows, problem.num_rows, extent,
+                              inputs, outputs);
   return checks.answer();
 }
 

@@ -2,47 +2,51 @@
 //! Validation of the last step of a sweep's backward: the gradients of all sites' parameters.
 #pragma once
 
+#include <mhar/types/detail/intervals.hpp>
 #include <mhar/types/detail/validate_sweep.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace detail {
 
 //! Sites with one gradient array between them (tied parameters) would each write it, in no order: such gradients are wanted
-//! apart and summed by the caller. Arrays of one kind are compared with each other, which is where a tie puts them.
+//! apart and summed by the caller. Nor may one site's gradient lie where another's parameters or the partial sums are read.
 template <class T>
 void check_sites_apart(checker& checks, const reduce_problem<T>& problem) noexcept
 {
   const std::int64_t width = problem.extent.width;
-  const auto bytes = [&](const array& target, int index, array site_gradients::*kind) {
-    const bool scalar = kind == &site_gradients::gate;
-    const bool query = kind == &site_gradients::query;
-    const bool bias = kind == &site_gradients::bias;
-    const std::int64_t size = scalar  ? 1
-                              : query ? width * problem.queries_per_site
-                              : bias  ? problem.num_bias[index]
-                                      : width;
-    return size * size_of(target.type);
+  const std::int64_t query_width = width * problem.queries_per_site;
+  const auto bytes_of = [](const auto& target, std::int64_t count) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(target.data);
+    return begin == 0
+               ? interval{}
+               : interval{begin, begin + static_cast<std::uintptr_t>(count * size_of(target.type))};
   };
-  // Named: nvcc rewrites a loop over a list of member pointers into what its host compiler warns of.
-  using member = array site_gradients::*;
-  constexpr member kinds[] = {&site_gradients::query, &site_gradients::norm_weight,
-                              &site_gradients::bias,  &site_gradients::null_source,
-                              &site_gradients::gate,  &site_gradients::output_norm_weight};
-  for (const member kind : kinds) {
-    for (int index = 1; checks.ok() && index < problem.num_sites; ++index) {
-      const array& own = problem.gradients[index].*kind;
-      if (!own) { continue; }
-      const auto begin = reinterpret_cast<std::uintptr_t>(own.data);
-      const auto end = begin + static_cast<std::uintptr_t>(bytes(own, index, kind));
-      for (int before = 0; before < index; ++before) {
-        const array& other = problem.gradients[before].*kind;
-        const auto other_begin = reinterpret_cast<std::uintptr_t>(other.data);
-        checks.require(
-            !other || end <= other_begin ||
-                begin >= other_begin + static_cast<std::uintptr_t>(bytes(other, before, kind)),
-            code::aliasing, "gradients", "two sites share a gradient array");
-      }
+  constexpr std::int64_t kinds = 6;
+  const auto gradient = [&](std::int64_t index) {
+    const site_gradients& wanted = problem.gradients[index / kinds];
+    switch (index % kinds) {
+      case 0: return bytes_of(wanted.query, query_width);
+      case 1: return bytes_of(wanted.norm_weight, width);
+      case 2: return bytes_of(wanted.bias, wanted.bias ? problem.num_bias[index / kinds] : 0);
+      case 3: return bytes_of(wanted.null_source, width);
+      case 4: return bytes_of(wanted.gate, 1);
+      default: return bytes_of(wanted.output_norm_weight, width);
     }
+  };
+  const intervals<decltype(gradient)> all{problem.num_sites * kinds, gradient};
+  checks.require(all.disjoint(), code::aliasing, "gradients",
+                 "two gradient arrays share memory: tied parameters need one each");
+  for (int index = 0; checks.ok() && index < problem.num_sites; ++index) {
+    const site_parameters& site = problem.sites[index];
+    checks.require(!all.any_meets(bytes_of(site.query, query_width)) &&
+                       !all.any_meets(bytes_of(site.norm_weight, width)),
+                   code::aliasing, "gradients", "a gradient overlaps a site's parameter");
+  }
+  region_list<8> sums;
+  add_partials(checks, problem.partials, width, sums);
+  for (const region& each : sums) {
+    checks.require(!all.any_meets({each.begin, each.end()}), code::aliasing, "gradients",
+                   "a gradient overlaps the partial sums");
   }
 }
 
@@ -65,8 +69,12 @@ status validate(const reduce_problem<T>& problem) noexcept
                  "the gradients are required");
   checks.require(problem.partials.num_chunks >= 1, code::bad_shape, "partials.num_chunks",
                  "there is no chunk");
-  checks.require(problem.num_sites * queries <= problem.partials.num_calls, code::bad_shape,
-                 "partials.num_calls", "the partial sums cover fewer calls than the sites have");
+  checks.require(!checks.ok() || problem.num_sites <= problem.partials.num_calls / queries,
+                 code::bad_shape, "partials.num_calls",
+                 "the partial sums cover fewer calls than the sites have");
+  checks.require(problem.partials.bias == nullptr || detail::is_index(problem.partials.bias_stride),
+                 code::bad_stride, "partials.bias_stride",
+                 "a number of biases must be between 0 and 2^31 - 1");
   for (int index = 0; checks.ok() && index < problem.num_sites; ++index) {
     const site_parameters& site = problem.sites[index];
     const site_gradients& wanted = problem.gradients[index];
@@ -104,7 +112,7 @@ status validate(const reduce_problem<T>& problem) noexcept
                    "a gradient is wanted whose partial sums are missing");
     checks.apart(inputs, outputs);
   }
-  detail::check_sites_apart(checks, problem);
+  if (checks.ok()) { detail::check_sites_apart(checks, problem); }
   return checks.answer();
 }
 

@@ -2,6 +2,7 @@
 //! Validation of the verbs of a sweep.
 #pragma once
 
+#include <mhar/types/detail/sweep_regions.hpp>
 #include <mhar/types/detail/validate_call.hpp>
 
 #include <limits>
@@ -15,22 +16,23 @@ namespace detail {
 }
 
 template <class Accumulate>
-void check_folded(checker& checks, const folded_sites<Accumulate>& sites) noexcept
+void check_folded(checker& checks, const folded_sites<Accumulate>& sites,
+                  const folded_names& names = names_as_sites) noexcept
 {
-  checks.require(sites.query != nullptr, code::missing_argument, "sites.query",
+  checks.require(sites.query != nullptr, code::missing_argument, names.query,
                  "the folded queries are required");
-  checks.require(sites.gate != nullptr, code::missing_argument, "sites.gate",
+  checks.require(sites.gate != nullptr, code::missing_argument, names.gate,
                  "the folded gates are required");
-  checks.require(sites.logit_gate != nullptr, code::missing_argument, "sites.logit_gate",
+  checks.require(sites.logit_gate != nullptr, code::missing_argument, names.logit_gate,
                  "the folded logit gates are required");
   checks.require((sites.null_source == nullptr) == (sites.null_logit == nullptr),
-                 code::missing_argument, "sites.null_logit",
+                 code::missing_argument, names.null_logit,
                  "a null source and its logits come together");
   checks.require(sites.rounding == key_rounding::none || sites.rounding == key_rounding::storage,
-                 code::unsupported, "sites.rounding",
+                 code::unsupported, names.rounding,
                  "keys that are rounded twice cannot be folded: route such calls one by one");
   checks.require(sites.bias == nullptr || is_index(sites.bias_stride), code::bad_stride,
-                 "sites.bias_stride", "a number of biases must be between 0 and 2^31 - 1");
+                 names.bias_stride, "a number of biases must be between 0 and 2^31 - 1");
 }
 
 //! Entries [first, first + count) of the sweep.
@@ -122,10 +124,16 @@ status validate(const fold_problem<T>& problem) noexcept
                  "the sites are required");
   checks.require(problem.num_sources != nullptr, code::missing_argument, "num_sources",
                  "the number of sources of each call is required");
-  detail::check_folded(checks, folded);
+  detail::check_folded(checks, folded, detail::names_as_folded);
+  checks.require(folded.bias == nullptr || folded.bias_stride >= problem.num_rows, code::bad_stride,
+                 "folded.bias_stride", "the biases of two calls would overlap");
+  if (!checks.ok()) { return checks.answer(); }
+  detail::region_list<8> outputs;
+  detail::add_folded(checks, folded, extent, problem.num_calls, outputs, detail::names_as_folded);
+  checks.apart(detail::region_list<1>{}, outputs);
   for (int call = 0; checks.ok() && call < problem.num_calls; ++call) {
     const site_parameters& site = problem.sites[call];
-    detail::region_list<4> inputs;
+    detail::region_list<8> inputs;
     checks.require(problem.num_sources[call] >= 1, code::bad_shape, "num_sources",
                    "a call has no source");
     detail::check_site<T>(checks, site, extent, problem.num_sources[call], inputs);
@@ -144,12 +152,9 @@ status validate(const fold_problem<T>& problem) noexcept
         std::int64_t{problem.num_sources[call]} - (site.null_source ? 1 : 0);
     checks.require(!site.bias || num_rows <= problem.num_rows, code::bad_shape, "num_rows",
                    "a call's bias has more entries than fold makes room for");
-    if (problem.gates != nullptr) {
-      static_cast<void>(checks.input(problem.gates[call], 1, "gates"));
-    }
+    if (problem.gates != nullptr) { inputs.add(checks.input(problem.gates[call], 1, "gates")); }
+    checks.apart(inputs, outputs);
   }
-  checks.require(folded.bias == nullptr || folded.bias_stride >= problem.num_rows, code::bad_stride,
-                 "folded.bias_stride", "the biases of two calls would overlap");
   return checks.answer();
 }
 
@@ -158,8 +163,8 @@ status validate(const advance_problem<T>& problem) noexcept
 {
   using accumulate = accumulate_t<T>;
   detail::checker checks;
-  detail::region_list<4> inputs;
-  detail::region_list<8> outputs;
+  detail::region_list<16> inputs;
+  detail::region_list<12> outputs;
   const shape& extent = problem.extent;
   const std::int64_t positions = extent.num_positions;
   checks.extent(extent);
@@ -209,7 +214,23 @@ status validate(const advance_problem<T>& problem) noexcept
                        1, "private_bias");
     outputs.add(checks.values(problem.private_inverse_rms, 1, 0, positions, "private_inverse_rms"));
   }
-  checks.apart(inputs, outputs, detail::partial_name, detail::y_name, detail::combined_name);
+  if (!checks.ok() || positions == 0) { return checks.answer(); }
+  detail::add_folded(checks, problem.sites, extent,
+                     std::int64_t{problem.first_call} + problem.num_calls, inputs);
+  detail::add_states(checks, problem.states, problem.states.mix, problem.states.lse,
+                     positions * extent.num_heads, "states.lse", problem.num_calls, problem.start,
+                     problem.end, extent, inputs, outputs);
+  const detail::region known =
+      checks.values(problem.inverse_rms, std::int64_t{problem.first_row} + problem.num_rows,
+                    positions, positions, "inverse_rms");
+  if (problem.num_new_rows > 0) { outputs.add(known); }
+  else {
+    inputs.add(known);
+  }
+  checks.apart(inputs, outputs,
+               {{detail::partial_name, detail::y_name},
+                {detail::partial_name, detail::combined_name},
+                {detail::states_name, detail::mix_name}});
   checks.apart_from_rows(outputs, problem.rows, problem.first_row, problem.num_rows, extent);
   return checks.answer();
 }
@@ -221,8 +242,8 @@ status validate(const output_gradient_problem<T>& problem) noexcept
   static constexpr char dy_name[] = "output_gradient";
   static constexpr char do_name[] = "call_gradient";
   detail::checker checks;
-  detail::region_list<12> inputs;
-  detail::region_list<4> outputs;
+  detail::region_list<16> inputs;
+  detail::region_list<8> outputs;
   const shape& extent = problem.extent;
   const bool some = extent.num_positions > 0;
   checks.extent(extent);
@@ -253,7 +274,10 @@ status validate(const output_gradient_problem<T>& problem) noexcept
   outputs.add(checks.output(problem.call_gradient, extent, do_name));
   outputs.add(checks.output(problem.partial_gradient, extent, "partial_gradient"));
   outputs.add(checks.values(problem.dot, 1, 0, extent.num_positions * extent.num_heads, "dot"));
-  checks.apart(inputs, outputs, dy_name, do_name);
+  if (!checks.ok() || !some) { return checks.answer(); }
+  detail::add_folded(checks, problem.sites, extent, std::int64_t{problem.call} + 1, inputs);
+  detail::add_partials(checks, problem.partials, extent.width, outputs);
+  checks.apart(inputs, outputs, {{dy_name, do_name}});
   return checks.answer();
 }
 
@@ -263,7 +287,8 @@ status validate(const gather_problem<T>& problem) noexcept
   using accumulate = accumulate_t<T>;
   detail::checker checks;
   const shape& extent = problem.extent;
-  const bool some = extent.num_positions > 0;
+  const std::int64_t positions = extent.num_positions;
+  const bool some = positions > 0;
   checks.extent(extent);
   detail::check_folded(checks, problem.sites);
   detail::check_range(checks, problem.top_row, 1, "top_row", "top_row");
@@ -295,15 +320,32 @@ status validate(const gather_problem<T>& problem) noexcept
                  "lse", "the calls' lse is required");
   checks.require(problem.dot != nullptr || problem.num_calls == 0 || !some, code::missing_argument,
                  "dot", "the calls' D is required");
-  if (problem.end == pass_end::finish_first) {
-    detail::region_list<1> outputs;
-    outputs.add(checks.output(problem.row_gradient, extent, "row_gradient"));
-    checks.apart_from_rows(outputs, problem.rows, bottom_row, problem.num_rows, extent);
-    checks.apart_from_rows(outputs, problem.call_gradients, problem.first_call, problem.num_calls,
-                           extent);
-    checks.apart_from_rows(outputs, problem.mixes, problem.first_call, problem.num_new_calls,
-                           extent);
+  if (!checks.ok() || !some) { return checks.answer(); }
+  detail::region_list<12> inputs;
+  detail::region_list<12> outputs;
+  const std::int64_t num_sums = positions * extent.num_heads;
+  const std::int64_t end_call = std::int64_t{problem.first_call} + problem.num_calls;
+  detail::add_folded(checks, problem.sites, extent, end_call, inputs);
+  inputs.add(checks.values(problem.inverse_rms, std::int64_t{problem.top_row} + 1, positions,
+                           positions, "inverse_rms"));
+  inputs.add(checks.values(problem.lse, end_call, num_sums, num_sums, "lse"));
+  const detail::region dots = checks.values(problem.dot, end_call, num_sums, num_sums, "dot");
+  if (problem.num_new_calls > 0) { outputs.add(dots); }
+  else {
+    inputs.add(dots);
   }
+  detail::add_states(checks, problem.states, problem.states.gradient, problem.states.head_sum,
+                     positions, "states.head_sum", problem.num_rows, problem.start, problem.end,
+                     extent, inputs, outputs);
+  if (problem.end == pass_end::finish_first) {
+    outputs.add(checks.output(problem.row_gradient, extent, "row_gradient"));
+  }
+  detail::add_partials(checks, problem.partials, extent.width, outputs);
+  checks.apart(inputs, outputs);
+  checks.apart_from_rows(outputs, problem.rows, bottom_row, problem.num_rows, extent);
+  checks.apart_from_rows(outputs, problem.call_gradients, problem.first_call, problem.num_calls,
+                         extent);
+  checks.apart_from_rows(outputs, problem.mixes, problem.first_call, problem.num_new_calls, extent);
   return checks.answer();
 }
 
