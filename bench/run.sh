@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the benchmarks and runs them: the CPU's into bench/results/cpu.json and, with a GPU, the GPU's into
-# bench/results/<gpu>.json. Medians of five repetitions. Arguments go to the programs, such as --benchmark_filter=chain/100M;
-# the results are then not those of everything, and are left in the build folder.
+# bench/results/<gpu>.json and, where PyTorch and Triton are installed, the peers' into bench/results/<gpu>_peers.json. Medians
+# of five repetitions. Arguments go to the programs, such as --benchmark_filter=chain/100M; the results are then not those of
+# everything, and are left in the build folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . cmake/requirements.sh
@@ -31,4 +32,9 @@ if [[ -n $gpu ]]; then
   # "NVIDIA H200, 9.0" becomes h200.
   name=$(sed -E 's/^NVIDIA //; s/,.*//' <<<"$gpu" | tr 'A-Z ' 'a-z-')
   run mhar_bench_cuda "$name" "$@"
+  if python3 -c 'import torch, triton' 2>/dev/null; then
+    python3 bench/peers/run.py --benchmark_out="$results/${name}_peers.json" "$@"
+  else
+    echo "no peers: python3 has no PyTorch or no Triton"
+  fi
 fi

@@ -141,7 +141,7 @@ def run(report, pattern):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--benchmark_out", required=True, help="the JSON file to write")
     parser.add_argument("--benchmark_filter", default="", help="a regular expression, searched for in names")
     options, _ = parser.parse_known_args()

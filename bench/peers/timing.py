@@ -35,9 +35,15 @@ def milliseconds(work, iterations=1, before=None):
 
 
 def quick_time(work):
-    """For choosing between variants: after one run that warms up."""
-    work()
-    return milliseconds(work, 3)
+    """For choosing between variants; launches are captured, since work may be shorter than a launch."""
+
+    def several():
+        for _ in range(8):
+            work()
+
+    replay = captured(several)
+    replay()
+    return milliseconds(replay, 3)
 
 
 def repetitions(work, repeats=1, before=None):

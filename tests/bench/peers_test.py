@@ -3,7 +3,6 @@
 import itertools
 import os
 import pathlib
-import re
 import sys
 import unittest
 
@@ -11,31 +10,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 os.environ["TRITON_INTERPRET"] = "1"
 
-import shapes
-
 try:
     import numpy
     import torch
 
     import paper
+    import shapes
     from einsum import EPS, attend, attend_in_sums
     from errors import errors_of
     from work import AutogradChain, DeltaCalls, make_inputs
 except ImportError as error:
-    torch = None
-    print(f"mhar: skipped ({error.name} is not there; names of shapes are compared all the same)")
-
-
-class Names(unittest.TestCase):
-    def test_shapes_are_those_of_the_cpp_benchmarks(self):
-        header = (ROOT / "bench" / "support" / "shapes.hpp").read_text(encoding="utf-8")
-        numbers = lambda text: tuple(int(x) for x in re.findall(r"\d+", text))
-        chains = [(name, *numbers(rest)) for name, rest in re.findall(r'\{"(chain/[^"]+)",([^}]+)\}', header)]
-        self.assertEqual(chains, [(s.name, len(s.num_rows), s.num_positions, s.width, s.num_heads) for s in shapes.CHAINS])
-        for array, ours in (("call_shapes", shapes.CALLS), ("decode_shapes", shapes.DECODES)):
-            listed = re.search(array + r"\[\] = \{(.*?)\};", header, re.DOTALL).group(1)
-            calls = [numbers(call) for call in re.findall(r"\{([^}]+)\}", listed)]
-            self.assertEqual(calls, [(s.num_rows[0], s.width, s.num_heads, s.num_positions) for s in ours])
+    print(f"mhar: skipped (no {error.name})")
+    sys.exit()
 
 
 def routed_in_loops(rows, query, norm_weight, num_heads):
@@ -58,11 +44,10 @@ def routed_in_loops(rows, query, norm_weight, num_heads):
 
 def interpreted(test):
     """Triton 3.6 converts arrays of one element to numbers, which numpy refuses from 2.4 on."""
-    old = torch is not None and tuple(map(int, numpy.__version__.split(".")[:2])) < (2, 4)
+    old = tuple(map(int, numpy.__version__.split(".")[:2])) < (2, 4)
     return unittest.skipUnless(old, "no numpy older than 2.4")(test)
 
 
-@unittest.skipIf(torch is None, "no torch")
 class Peers(unittest.TestCase):
     def chain(self, num_rows, num_positions, width, num_heads):
         shape = shapes.Shape("", num_rows, num_positions, width, num_heads)
