@@ -79,6 +79,15 @@ void rounded_products(const backward_tile<T, Upstream>& tile, columns head) noex
   }
 }
 
+//! Whether every value is finite. Inner products are where a factor that is not finite shows: 0 times it is NaN.
+template <class Accumulate>
+[[nodiscard]] bool all_finite(const Accumulate* values, std::int64_t count) noexcept
+{
+  bool finite = true;
+  for (std::int64_t i = 0; i < count; ++i) { finite = finite && values[i] - values[i] == 0; }
+  return finite;
+}
+
 //! From inner products to the factors that rows, calls and queries enter the gradients with; adds to c and to dbias.
 template <class T, class Upstream>
 void pair_factors(const backward_tile<T, Upstream>& tile, int head) noexcept
@@ -106,46 +115,94 @@ void pair_factors(const backward_tile<T, Upstream>& tile, int head) noexcept
         tile.partials[c].bias[1 + tile.bias_entries[m]] += gradient;
       }
       tile.products[pair] = site.gate * weight;
-      tile.scores[pair] = inverse * gradient;
+      // The inverse rms of a row that is not finite is 0 or NaN.
+      tile.scores[pair] = gradient == 0 ? accumulate{0} : inverse * gradient;
       if (rounded) { tile.logits[pair] = gradient; }
     }
   }
 }
 
-//! Adds the rows' part of dw over a head where keys are rounded: dw sees the key as the logit did.
+//! Adds the rows' part of dw over a head where keys are rounded: dw sees the key as the logit did. Where something is not finite,
+//! pair by pair, and none whose factor is 0.
 template <class T, class Upstream>
-void add_rounded_keys(const backward_tile<T, Upstream>& tile, columns head) noexcept
+void add_rounded_keys(const backward_tile<T, Upstream>& tile, columns head, bool finite) noexcept
 {
+  using accumulate = accumulate_t<T>;
   if (tile.query_sums == nullptr) { return; }
-  combine(weight_matrix<accumulate_t<T>>{tile.logits, tile.num_rows, 1}, tile.num_calls,
-          row_range<T>{tile.rows, tile.num_rows}, head, tile.query_sums, head.begin,
-          rounded_key<T>{tile.inverse_rms});
+  if (finite) {
+    combine(weight_matrix<accumulate>{tile.logits, tile.num_rows, 1}, tile.num_calls,
+            row_range<T>{tile.rows, tile.num_rows}, head, tile.query_sums, head.begin,
+            rounded_key<T>{tile.inverse_rms});
+    return;
+  }
+  for (int c = 0; c < tile.num_calls; ++c) {
+    for (int m = 0; m < tile.num_rows; ++m) {
+      const accumulate* const factor = tile.logits + std::int64_t{c} * tile.num_rows + m;
+      if (*factor == 0) { continue; }
+      combine(weight_matrix<accumulate>{factor, 0, 0}, 1, row_range<T>{tile.rows + m, 1}, head,
+              tile.query_sums + c, head.begin, rounded_key<T>{tile.inverse_rms + m});
+    }
+  }
+}
+
+//! Adds what a head's factors make of calls, queries and rows.
+template <class T, class Upstream>
+void add_pairs(const backward_tile<T, Upstream>& tile, columns head) noexcept
+{
+  using accumulate = accumulate_t<T>;
+  using weights = weight_matrix<accumulate>;
+  const int calls = tile.num_calls;
+  const int rows = tile.num_rows;
+  combine(weights{tile.products, 1, rows}, rows, row_range<Upstream>{tile.upstream, calls}, head,
+          tile.sums, head.begin);
+  combine(weights{tile.scores, 1, rows}, rows, row_range<accumulate>{tile.queries, calls}, head,
+          tile.sums, head.begin);
+  if (tile.rounding == key_rounding::none && tile.query_sums != nullptr) {
+    combine(weights{tile.scores, rows, 1}, calls, row_range<T>{tile.rows, rows}, head,
+            tile.query_sums, head.begin);
+  }
+}
+
+//! The same pair by pair, and nothing for a factor of 0: what it would multiply may be infinite.
+template <class T, class Upstream>
+void add_pairs_with_weight(const backward_tile<T, Upstream>& tile, columns head) noexcept
+{
+  const bool with_queries = tile.rounding == key_rounding::none && tile.query_sums != nullptr;
+  const auto add = [&](accumulate_t<T>* sums, accumulate_t<T> factor, const auto* values) {
+    if (factor != 0) { add_scaled(sums + head.begin, factor, values + head.begin, head.count); }
+  };
+  for (int m = 0; m < tile.num_rows; ++m) {
+    const auto pair = [&](int c) { return std::int64_t{c} * tile.num_rows + m; };
+    for (int c = 0; c < tile.num_calls; ++c) {
+      add(tile.sums[m], tile.products[pair(c)], tile.upstream[c]);
+    }
+    for (int c = 0; c < tile.num_calls; ++c) {
+      add(tile.sums[m], tile.scores[pair(c)], tile.queries[c]);
+      if (with_queries) { add(tile.query_sums[c], tile.scores[pair(c)], tile.rows[m]); }
+    }
+  }
 }
 
 //! One position: adds every call to every row's sums, and every row to every query's.
 template <class T, class Upstream>
 void backward_position(const backward_tile<T, Upstream>& tile, const shape& extent) noexcept
 {
-  using accumulate = accumulate_t<T>;
-  using weights = weight_matrix<accumulate>;
   const std::int64_t width = extent.head_width();
   const int calls = tile.num_calls;
   const int rows = tile.num_rows;
+  const std::int64_t pairs = std::int64_t{calls} * rows;
   for (int h = 0; h < extent.num_heads; ++h) {
     const columns head{h * width, width};
     dots(tile.queries, calls, row_range<T>{tile.rows, rows}, head, tile.scores, rows);
     dots(tile.upstream, calls, row_range<T>{tile.rows, rows}, head, tile.products, rows);
+    const bool finite = all_finite(tile.scores, pairs) && all_finite(tile.products, pairs);
     rounded_products(tile, head);
     pair_factors(tile, h);
-    combine(weights{tile.products, 1, rows}, rows, row_range<Upstream>{tile.upstream, calls}, head,
-            tile.sums, head.begin);
-    combine(weights{tile.scores, 1, rows}, rows, row_range<accumulate>{tile.queries, calls}, head,
-            tile.sums, head.begin);
-    if (tile.rounding != key_rounding::none) { add_rounded_keys(tile, head); }
-    else if (tile.query_sums != nullptr) {
-      combine(weights{tile.scores, rows, 1}, calls, row_range<T>{tile.rows, rows}, head,
-              tile.query_sums, head.begin);
+    if (finite) { add_pairs(tile, head); }
+    else {
+      add_pairs_with_weight(tile, head);
     }
+    if (tile.rounding != key_rounding::none) { add_rounded_keys(tile, head, finite); }
   }
 }
 

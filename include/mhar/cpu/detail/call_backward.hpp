@@ -26,7 +26,8 @@ struct call_backward_scratch
         scores{memory.take<accumulate>(std::int64_t{extent.num_heads} * num_rows)},
         products{memory.take<accumulate>(std::int64_t{extent.num_heads} * num_rows)},
         self{memory.take<accumulate>(num_rows)},
-        out{memory.take<void*>(num_rows)}
+        out{memory.take<void*>(num_rows)},
+        zeros{memory, extent.width}
   {
   }
 
@@ -40,6 +41,7 @@ struct call_backward_scratch
   accumulate* products;  // [H][R]
   accumulate* self;      // [R] -(r^2/d) c
   void** out;            // [R] where the rows' gradients go
+  zero_vectors<T> zeros;
 };
 
 template <class T>
@@ -195,24 +197,28 @@ private:
              scratch.products - scratch.scores);
       }
     }
+    const std::int64_t pairs = std::int64_t{extent.num_heads} * num_rows;
+    const bool finite = all_finite(scratch.scores, pairs) && all_finite(scratch.products, pairs);
     for (int h = 0; h < extent.num_heads; ++h) {
       tile.scores = scratch.scores + std::int64_t{h} * num_rows;
       tile.products = scratch.products + std::int64_t{h} * num_rows;
       const columns head{h * width, width};
       rounded_products(tile, head);
       pair_factors(tile, h);
-      if (tile.rounding != key_rounding::none) { add_rounded_keys(tile, head); }
+      if (tile.rounding != key_rounding::none) { add_rounded_keys(tile, head, finite); }
     }
     const auto full_width = static_cast<accumulate>(extent.full_width());
     for (int m = 0; m < num_rows; ++m) {
       const accumulate inverse = tile.inverse_rms[m];
-      scratch.self[m] = -inverse * (inverse * tile.head_sums[m]) / full_width;
+      scratch.self[m] = tile.head_sums[m] == 0
+                            ? accumulate{0}
+                            : -inverse * (inverse * tile.head_sums[m]) / full_width;
     }
-    write_rows(p, ahead, scratch);
+    write_rows(p, ahead, scratch, finite);
   }
 
-  void write_rows(std::int64_t p, std::int64_t ahead,
-                  const call_backward_scratch<T>& scratch) const noexcept
+  void write_rows(std::int64_t p, std::int64_t ahead, const call_backward_scratch<T>& scratch,
+                  bool finite) const noexcept
   {
     const shape& extent = problem_.extent;
     const backward_tile<T, accumulate>& tile = scratch.tile;
@@ -233,7 +239,12 @@ private:
     with_type(wanted.type, [&](auto tag) {
       using out_type = typename decltype(tag)::type;
       with_mode(wanted.mode, [&](auto mode) {
-        row_gradients<out_type, decltype(mode)::value>(rows, targets, factors, vectors, extent);
+        constexpr update how = decltype(mode)::value;
+        if (finite) { row_gradients<out_type, how>(rows, targets, factors, vectors, extent); }
+        else {
+          row_gradients_with_weight<out_type, how>(rows, targets, factors, vectors, extent,
+                                                   scratch.zeros);
+        }
       });
     });
   }

@@ -3,9 +3,12 @@
 //! and every c known, nothing needs to be kept in between.
 #pragma once
 
+#include <mhar/cpu/detail/arena.hpp>
 #include <mhar/cpu/detail/dots.hpp>
 #include <mhar/types/shape.hpp>
 #include <mhar/types/view.hpp>
+
+#include <algorithm>
 
 MHAR_NAMESPACE_BEGIN
 namespace cpu::detail {
@@ -122,6 +125,54 @@ void row_gradients(const streamed_range<T>& rows, const gradient_targets& to,
         row_gradient_block<1, void, Mode>(rows, to, of_head, vectors, m, head);
       }
     });
+  }
+}
+
+//! Room for the rows that are met where something is not finite.
+template <class T>
+struct zero_vectors
+{
+  zero_vectors(arena& memory, std::int64_t width)
+      : row{memory.take<T>(width)}, values{memory.take<accumulate_t<T>>(width)}
+  {
+  }
+
+  T* row;                   // [d]
+  accumulate_t<T>* values;  // [d]
+};
+
+//! The same row by row and head by head, for a position at which do, w or a row is not finite: zeros stand for what would meet
+//! a factor of 0.
+template <class Out, update Mode, class T>
+void row_gradients_with_weight(const streamed_range<T>& rows, const gradient_targets& to,
+                               const row_factors<accumulate_t<T>>& factors,
+                               const call_vectors<accumulate_t<T>>& vectors, const shape& extent,
+                               const zero_vectors<T>& zeros) noexcept
+{
+  using accumulate = accumulate_t<T>;
+  const std::int64_t width = extent.head_width();
+  std::fill(zeros.row, zeros.row + extent.width, T{});
+  std::fill(zeros.values, zeros.values + extent.width, accumulate{0});
+  for (int m = 0; m < rows.count; ++m) {
+    for (int h = 0; h < extent.num_heads; ++h) {
+      const std::int64_t pair = std::int64_t{h} * rows.count + m;
+      const bool unscored = factors.query[pair] == 0;
+      const T* const row = unscored && factors.self[m] == 0 ? zeros.row : rows.pointers[m];
+      const call_vectors<accumulate> present{
+          factors.call[pair] == 0 ? zeros.values : vectors.gradient,
+          unscored ? zeros.values : vectors.query, unscored ? nullptr : vectors.query_sum};
+      const row_factors<accumulate> own{factors.call + pair, factors.query + pair,
+                                        factors.self + m};
+      const streamed_range<T> one{&row, 1, 0};
+      const gradient_targets target{to.out + m, 0};
+      const columns head{h * width, width};
+      if (to.out[m] != nullptr) {
+        row_gradient_block<1, Out, Mode>(one, target, own, present, 0, head);
+      }
+      else if (present.query_sum != nullptr) {
+        row_gradient_block<1, void, Mode>(one, target, own, present, 0, head);
+      }
+    }
   }
 }
 

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cases that have broken other implementations, on the CPU (support/field_cases.hpp).
+#include "support/field_cases.hpp"
+#include "cpu/cpu_runs.hpp"
+#include "support/field_cases_memory.hpp"
+
+using namespace mhar_test;
+using mhar::bfloat16;
+using mhar::float16;
+
+namespace {
+
+struct on_cpu
+{
+  template <class T>
+  void forward(call_case<T>& data) const
+  {
+    route_on_cpu(data.forward(host_memory{}).problem);
+  }
+  template <class T>
+  void backward(call_case<T>& data) const
+  {
+    route_gradient_on_cpu(data.backward(host_memory{}).problem);
+  }
+};
+
+}  // namespace
+
+#define MHAR_TEST_ON on_cpu
+#define MHAR_TEST_WHERE "cpu: "
+#include "support/field_cases_list.hpp"
