@@ -10,7 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from results import load
+from results import failures, load
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Series in the order of legends: prefix of names, label, colour, marker.
@@ -27,42 +27,43 @@ STYLE = {"svg.fonttype": "none", "svg.hashsalt": "mhar", "font.family": "sans-se
          "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4", "axes.axisbelow": True, "legend.frameon": False}
 
 
-def curves(entries, names, xlabel, title, guides=()):
+def curves(entries, failed, names, xlabel, title, guides=()):
     """Time against the keys of `names`, {x: name}, both axes logarithmic; guides are (prefix, x -> relative cost, label)."""
-    figure, axes = pyplot.subplots(figsize=(5.2, 3.6), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(5.2, 3.8), layout="constrained")
+    measured = [x for x, name in names.items() if any(prefix + name in entries for prefix, *_ in SERIES)]
     for prefix, label, colour, marker in SERIES:
-        points = [(x, entries[prefix + name].time * 1e-3) for x, name in names.items() if prefix + name in entries]
+        points = [(x, entries[prefix + names[x]].time * 1e-3) for x in measured if prefix + names[x] in entries]
         if not points:
             continue
-        if len(points) < len(names):  # what was tried and did not fit has no entry
-            axes.annotate("no memory for more", points[-1], xytext=(5, 4), textcoords="offset points", color=colour)
+        if any("memory" in failed.get(prefix + names[x], "") for x in measured):
+            axes.annotate("no memory for more", points[-1], xytext=(5, -12), textcoords="offset points", color=colour)
         axes.plot(*zip(*points), color=colour, marker=marker, markersize=5, linewidth=2 if prefix == "" else 1.4, label=label)
         for guided, cost, text in guides:
             if guided == prefix:
-                xs = list(names)
                 scale = points[0][1] / cost(points[0][0])
-                axes.plot(xs, [scale * cost(x) for x in xs], color=colour, linewidth=0.9, linestyle=":")
-                axes.annotate(text, (xs[-1], scale * cost(xs[-1])), xytext=(4, -3), textcoords="offset points", color=colour)
+                axes.plot(measured, [scale * cost(x) for x in measured], color=colour, linewidth=0.9, linestyle=":")
+                axes.annotate(text, (measured[-1], scale * cost(measured[-1])), xytext=(4, -3), textcoords="offset points",
+                              color=colour)
     axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel="forward + backward, ms", title=title)
-    axes.set_xticks(list(names), [str(x) for x in names], minor=False)
+    axes.set_xticks(measured, [str(x) for x in measured], minor=False)
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
-def depth(entries):
-    return curves(entries, {s: f"chain/S{s}" for s in DEPTHS}, "routing calls of a pass, S",
+def depth(entries, failed):
+    return curves(entries, failed, {s: f"chain/S{s}" for s in DEPTHS}, "routing calls of a pass, S",
                   "All routing of a pass, P = 4096, d = 1024, H = 8",
                   (("", lambda s: s * math.log2(s), "S log S"), ("peer/paper/", lambda s: s * s, "S²")))
 
 
-def positions(entries):
-    return curves(entries, POSITIONS, "positions, P", "All routing of a pass, S = 49, d = 1024, H = 8")
+def positions(entries, failed):
+    return curves(entries, failed, POSITIONS, "positions, P", "All routing of a pass, S = 49, d = 1024, H = 8")
 
 
 def bars(entries, names, value, axes, width=0.8):
-    """One group per name, one bar per series that has it. `value` makes a number of an entry, or None."""
+    """One group per name, one bar per series that has it."""
     present = [s for s in SERIES if any(s[0] + name in entries for name in names)]
     step = width / len(present)
     for i, (prefix, label, colour, _) in enumerate(present):
@@ -73,7 +74,7 @@ def bars(entries, names, value, axes, width=0.8):
     axes.grid(axis="x", visible=False)
 
 
-def copy_share(entries):
+def copy_share(entries, _):
     """Bytes of one call over time: the same bytes for all, so that bars compare times."""
     names = [name for name in entries if name.startswith("call/")]
     figure, axes = pyplot.subplots(figsize=(7.6, 3.4), layout="constrained")
@@ -94,7 +95,7 @@ def _call_label(name):
     return f"{direction}\n{n} {h}\n{d}\n{p}"
 
 
-def memory(entries):
+def memory(entries, _):
     names = ["chain/100M", "chain/350M", "chain/1B", "chain/1B-4k"]
     figure, axes = pyplot.subplots(figsize=(5.2, 3.4), layout="constrained")
     bars(entries, names, lambda entry: entry.counters["peak_bytes"] / 2**20, axes)
@@ -113,14 +114,15 @@ def main():
     parser.add_argument("--out", default=str(ROOT / "docs" / "figures"))
     parser.add_argument("--format", default="svg", choices=("svg", "png"))
     options = parser.parse_args()
-    entries = {}
+    entries, failed = {}, {}
     for path in options.results:
         entries |= load(path)
+        failed |= failures(path)
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     with pyplot.rc_context(STYLE):
         for draw in (depth, positions, copy_share, memory):
-            figure = draw(entries)
+            figure = draw(entries, failed)
             metadata = {"Date": None} if options.format == "svg" else None
             figure.savefig(out / f"{draw.__name__.replace('_', '-')}.{options.format}", dpi=160, metadata=metadata)
             pyplot.close(figure)

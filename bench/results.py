@@ -20,13 +20,21 @@ class Entry:
 
 def load(path):
     """{registered name: Entry}; entries that failed are left out."""
-    with open(path, encoding="utf-8") as file:
-        benchmarks = json.load(file)["benchmarks"]
     groups = defaultdict(list)
-    for benchmark in benchmarks:
+    for name, benchmark in _benchmarks(path):
         if not benchmark.get("error_occurred"):
-            groups[_SUFFIX.sub("", benchmark["run_name"])].append(benchmark)
+            groups[name].append(benchmark)
     return {name: _entry(group) for name, group in groups.items()}
+
+
+def failures(path):
+    """{registered name: message} of entries that failed."""
+    return {name: benchmark["error_message"] for name, benchmark in _benchmarks(path) if benchmark.get("error_occurred")}
+
+
+def _benchmarks(path):
+    with open(path, encoding="utf-8") as file:
+        return [(_SUFFIX.sub("", benchmark["run_name"]), benchmark) for benchmark in json.load(file)["benchmarks"]]
 
 
 def _entry(group):

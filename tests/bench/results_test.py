@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "peers")]
 
 import compare
 import shapes
-from results import load
+from results import failures, load
 
 
 def aggregates(name, median, deviation, unit="us"):
@@ -48,7 +48,9 @@ class Results(unittest.TestCase):
     def test_names_are_the_registered_ones_and_times_microseconds(self):
         single = {"run_name": "b/x/iterations:1/repeats:1", "run_type": "iteration", "time_unit": "ns", "real_time": 3000.0}
         failed = {"run_name": "c", "run_type": "iteration", "error_occurred": True, "error_message": "out of memory"}
-        entries = load(self.file(*aggregates("chain/1B/manual_time", 2.0, 0.5, "ms"), single, failed))
+        path = self.file(*aggregates("chain/1B/manual_time", 2.0, 0.5, "ms"), single, failed)
+        entries = load(path)
+        self.assertEqual(failures(path), {"c": "out of memory"})
         self.assertEqual({name: (e.time, e.deviation) for name, e in entries.items()}, {"chain/1B": (2000, 500), "b/x": (3, 0)})
 
     def test_repetitions_without_aggregates(self):
