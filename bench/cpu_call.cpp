@@ -49,7 +49,9 @@ template <class T>
 void forward(benchmark::State& state, const call_shape& shape)
 {
   cpu_call<T> data{shape};
-  run(state, data.forward(), mhar::cpu::route<T>);
+  run(state, data.forward(), [](const auto& problem, const mhar::cpu::context& context) {
+    return mhar::cpu::route(problem, context);
+  });
   const auto& machine = mhar_bench::roofline();
   mhar_bench::report(state, data.forward_bytes(), data.forward_bytes(),
                      data.forward_multiply_adds(), machine.multiply_adds_per_second,

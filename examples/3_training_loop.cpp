@@ -5,6 +5,7 @@
 //! The model is the smallest one with depth: sublayer c computes tanh(scale[c] * input c), and
 //! every input is a routing call over everything written before. The loss is <last input,
 //! direction>. In double, so that the check is sharp.
+#include <mhar/cpu/aligned_memory.hpp>
 #include <mhar/cpu/backend.hpp>
 #include <mhar/router/depth_router.hpp>
 
@@ -30,9 +31,9 @@ numbers random_numbers(std::size_t count)
 class deep_model
 {
 public:
-  deep_model() : router_{configure()}, memory_(router_.memory().total / sizeof(memory_line) + 1)
+  deep_model() : router_{configure()}, memory_{router_.memory().total}
   {
-    mhar::check(router_.bind(memory_.data(), memory_.size() * sizeof(memory_line)));
+    mhar::check(router_.bind(memory_.data(), memory_.size()));
   }
 
   double forward()
@@ -127,15 +128,9 @@ private:
     return scales_[static_cast<std::size_t>(call) * width + element % width];
   }
 
-  //! The router wants its memory aligned to 256 bytes.
-  struct alignas(256) memory_line
-  {
-    std::byte bytes[256];
-  };
-
   mhar::cpu::context context_;  // no threads: everything runs where it is called
   mhar::depth_router<mhar::cpu::backend, double> router_;
-  std::vector<memory_line> memory_;
+  mhar::cpu::aligned_memory memory_;
   numbers scales_ = random_numbers(num_calls * width);
   numbers direction_ = random_numbers(row_size);
   numbers inputs_ = numbers(num_calls * row_size);

@@ -5,6 +5,7 @@
 //! The base model is an ordinary residual stream, x += tanh(scale[c] * x) at sublayer c. After
 //! conversion sublayer c reads x + alpha[c] * (a routed mix of what earlier blocks added to x). All
 //! alphas, queries and null sources start at zero.
+#include <mhar/cpu/aligned_memory.hpp>
 #include <mhar/cpu/backend.hpp>
 #include <mhar/router/depth_router.hpp>
 
@@ -63,9 +64,9 @@ class converted_model
 {
 public:
   explicit converted_model(const base_model& base)
-      : base_{base}, router_{configure()}, memory_(router_.memory().total / sizeof(memory_line) + 1)
+      : base_{base}, router_{configure()}, memory_{router_.memory().total}
   {
-    mhar::check(router_.bind(memory_.data(), memory_.size() * sizeof(memory_line)));
+    mhar::check(router_.bind(memory_.data(), memory_.size()));
   }
 
   [[nodiscard]] numbers run()
@@ -112,16 +113,10 @@ private:
     return config;
   }
 
-  //! The router wants its memory aligned to 256 bytes.
-  struct alignas(256) memory_line
-  {
-    std::byte bytes[256];
-  };
-
   const base_model& base_;
   mhar::cpu::context context_;
   mhar::depth_router<mhar::cpu::backend, float> router_;
-  std::vector<memory_line> memory_;
+  mhar::cpu::aligned_memory memory_;
 };
 
 bool same_bits(const numbers& a, const numbers& b)

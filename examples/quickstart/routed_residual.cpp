@@ -9,13 +9,13 @@ routed_residual::routed_residual(const executor& run, const stack_shape& shape, 
       queries_(index(shape.num_calls), parameter{1, shape.width, 0}),
       norms_(index(shape.num_calls), parameter{1, shape.width, 1}),
       router_{configure(shape, num_heads)},
-      memory_(router_.memory().total / sizeof(memory_line) + 1),
+      memory_{router_.memory().total},
       rows_(index(shape.num_calls)),
       input_gradients_(index(shape.num_calls)),
       inputs_{shape},
       row_gradients_{shape}
 {
-  mhar::check(router_.bind(memory_.data(), memory_.size() * sizeof(memory_line)));
+  mhar::check(router_.bind(memory_.data(), memory_.size()));
 }
 
 mhar::site_parameters routed_residual::site(int call) const

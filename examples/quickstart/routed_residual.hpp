@@ -5,6 +5,7 @@
 
 #include "residual.hpp"
 
+#include <mhar/cpu/aligned_memory.hpp>
 #include <mhar/cpu/backend.hpp>
 #include <mhar/router/depth_router.hpp>
 
@@ -52,12 +53,6 @@ public:
 
 private:
   using router = mhar::depth_router<mhar::cpu::backend, float>;
-  //! The router wants its memory aligned to 256 bytes.
-  struct alignas(256) memory_line
-  {
-    std::byte bytes[256];
-  };
-
   [[nodiscard]] static std::size_t index(int call) { return static_cast<std::size_t>(call); }
   [[nodiscard]] mhar::router_config configure(const stack_shape& shape, int num_heads) const;
   [[nodiscard]] mhar::matrix as_matrix(view of) const { return {of.data(), of.cols()}; }
@@ -66,7 +61,7 @@ private:
   std::vector<parameter> queries_;  // [S] of [d]
   std::vector<parameter> norms_;    // [S] of [d]
   router router_;
-  std::vector<memory_line> memory_;
+  mhar::cpu::aligned_memory memory_;
   std::vector<const float*> rows_;       // [S], in the router's memory
   std::vector<float*> input_gradients_;  // [S], in the router's memory
   matrix_stack inputs_;

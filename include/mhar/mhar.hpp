@@ -7,6 +7,7 @@
 #include <mhar/analysis/weights.hpp>
 #include <mhar/config.hpp>
 #include <mhar/cpu/advance.hpp>
+#include <mhar/cpu/aligned_memory.hpp>
 #include <mhar/cpu/backend.hpp>
 #include <mhar/cpu/context.hpp>
 #include <mhar/cpu/executor.hpp>

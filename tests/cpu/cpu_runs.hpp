@@ -18,7 +18,12 @@ template <class T>
 void route_on_cpu(const mhar::route_problem<T>& problem, mhar::cpu::executor run = {},
                   std::int64_t workspace_offset = 0)
 {
-  run_on_cpu(problem, mhar::cpu::route<T>, run, workspace_offset);
+  run_on_cpu(
+      problem,
+      [](const auto& call, const mhar::cpu::context& context) {
+        return mhar::cpu::route(call, context);
+      },
+      run, workspace_offset);
 }
 template <class T>
 void route_gradient_on_cpu(const mhar::route_gradient_problem<T>& problem,

@@ -22,6 +22,14 @@ struct on_cpu
   {
     route_gradient_on_cpu(data.backward(host_memory{}).problem);
   }
+  template <class T>
+  void update(call_case<T>& data, int row, tensor& delta, tensor* sum, tensor& copy) const
+  {
+    const auto updated = data.update(row, delta, sum, copy, host_memory{});
+    run_on_cpu(updated.problem, [](const auto& problem, const mhar::cpu::context& context) {
+      return mhar::cpu::route(problem, context);
+    });
+  }
 };
 
 }  // namespace

@@ -373,6 +373,20 @@ TEST_CASE("router: configurations are refused by the name of what is wrong")
   CHECK(refused([](auto& c) { c.sites[1].parameters.query = {}; }) == "query");
   CHECK(refused([](auto& c) { c.sites[1].parameters.eps = 0; }) == "eps");
   CHECK(refused([](auto& c) { c.sites[1].parameters.eps = 1; }) == "eps");
+  CHECK(refused([](auto& c) { c.sites[2].parameters.eps = std::nan(""); }) == "eps");
+  CHECK(refused([](auto& c) { c.sites[2].parameters.scale = std::nan(""); }) == "scale");
+  CHECK(refused([](auto& c) {
+          c.sites[0].parameters.rounding = static_cast<mhar::key_rounding>(7);
+        }) == "rounding");
+  CHECK(refused([](auto& c) {
+          c.sites[3].parameters.norm_weight.type = static_cast<mhar::element>(9);
+        }) == "norm_weight");
+  CHECK(refused([](auto& c) {
+          c.sites[1].stage.norm = mhar::output_norm::none;
+          c.sites[1].stage.norm_weight = &number;
+        }) == "stage.norm_weight");
+  CHECK(refused([](auto& c) { c.sites[1].stage.norm = static_cast<mhar::output_norm>(7); }) ==
+        "norm");
   CHECK(refused([](auto& c) {
           for (auto& site : c.sites) {
             site.parameters.rounding = mhar::key_rounding::storage_twice;
@@ -391,6 +405,12 @@ TEST_CASE("router: configurations are refused by the name of what is wrong")
   CHECK(refused([](auto& c) { c.call_state = mhar::element::bfloat16; }) ==
         "call_state, row_state");
   CHECK(refused([](auto& c) { c.position_stride = 5; }) == "position_stride");
+  CHECK(refused([](auto& c) { c.use = static_cast<mhar::router_use>(5); }) == "use");
+  CHECK(refused([](auto& c) { c.rows = static_cast<mhar::row_home>(5); }) == "rows");
+  CHECK(refused([](auto& c) { c.mixes = static_cast<mhar::mix_keeper>(5); }) == "mixes");
+  CHECK(refused([](auto& c) { c.gradients = static_cast<mhar::gradient_home>(5); }) == "gradients");
+  CHECK(refused([](auto& c) { c.wanted.bias = static_cast<mhar::parameter_gradient>(5); }) ==
+        "wanted");
   CHECK(refused([](auto& c) {
           c.rows = mhar::row_home::listed;
           c.gradients = mhar::gradient_home::dead_rows;

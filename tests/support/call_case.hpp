@@ -97,6 +97,23 @@ public:
   {
     return bind_forward(results_, memory);
   }
+  //! The call with row `row` updated by `delta` first; `sum` null for the row's own place.
+  template <class Memory>
+  [[nodiscard]] bound<mhar::update_problem<T>, T> update(int row, tensor& delta, tensor* sum,
+                                                         tensor& copy, Memory&& memory)
+  {
+    auto call = bind_forward(results_, memory);
+    bound<mhar::update_problem<T>, T> b{{}, std::move(call.rows), {}};
+    b.problem.call = call.problem;
+    b.problem.row = row;
+    b.problem.delta = as_matrix(delta, memory);
+    b.problem.copy = as_matrix(copy, memory);
+    const mhar::const_rows<T>& rows = call.problem.rows;
+    b.problem.sum = sum != nullptr
+                        ? as_matrix(*sum, memory)
+                        : mhar::matrix{const_cast<T*>(rows.row(row)), rows.position_stride};
+    return b;
+  }
   template <class Memory>
   [[nodiscard]] bound<mhar::route_gradient_problem<T>, T> backward(Memory&& memory)
   {

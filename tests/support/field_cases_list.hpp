@@ -64,3 +64,8 @@ TEST_CASE(MHAR_TEST_WHERE "field case: a closed gate gives every bit pattern of 
   closed_gate_gives_the_partial<bfloat16>(MHAR_TEST_ON{});
   closed_gate_gives_the_partial<float16>(MHAR_TEST_ON{});
 }
+TEST_CASE(MHAR_TEST_WHERE "field case: a row takes in a delta before the call")
+{
+  update_of_a_row<float>(MHAR_TEST_ON{});
+  update_of_a_row<bfloat16>(MHAR_TEST_ON{});
+}

@@ -4,8 +4,6 @@
 
 #include "support/field_cases.hpp"
 
-#include <mhar/types/update.hpp>
-
 namespace mhar_test {
 
 //! A factor of exactly 0 is not multiplied by an infinity: a closed gate, a source without weight, a single source.
@@ -237,6 +235,66 @@ void closed_gate_gives_the_partial(On on)
     if (std::isnan(mhar::to_float(bits[i]))) { CHECK(std::isnan(mhar::to_float(y[i]))); }
     else {
       CHECK(y[i].bits == i);
+    }
+  }
+}
+
+//! `prefix += delta` in front of a call: the same bits as the addition, then the call; `sum` in the row's place or elsewhere.
+template <class T, class On>
+void update_of_a_row(On on)
+{
+  for (const std::int64_t width : {100, 1280}) {
+    for (const std::int64_t positions : {1, 3, 70}) {
+      for (const bool in_place : {true, false}) {
+        CAPTURE(width);
+        CAPTURE(positions);
+        random_inputs random{617};
+        call_options<T> options;
+        options.extent = {positions, width, 4, 0};
+        options.num_rows = 6;
+        options.null_source = true;
+        options.norm = mhar::output_norm::rms;
+        call_case<T> data{options, random};
+        tensor& rows = data.inputs().rows;
+        const mhar::element type =
+            positions == 3 ? mhar::element::float32 : mhar::element_of<T>::value;
+        tensor delta{type, matrix_of(positions, width)};
+        tensor sum{mhar::element_of<T>::value, matrix_of(positions, width)};
+        tensor copy{mhar::element_of<T>::value, matrix_of(positions, width)};
+        set_each(delta, [&](auto...) { return random.normal(); });
+        const std::vector<double> before = elements_of(rows);
+        on.update(data, 5, delta, in_place ? nullptr : &sum, copy);
+        const std::vector<double> y = elements_of(data.results().y);
+        const std::vector<double> mix = elements_of(data.results().mix);
+        const std::vector<double> updated = elements_of(rows);
+        const std::size_t size = static_cast<std::size_t>(positions * width);
+
+        std::vector<double> expected = before;
+        delta.for_each([&](std::int64_t, std::int64_t p, std::int64_t k) {
+          using accumulate = mhar::accumulate_t<T>;
+          const std::size_t at = 5 * size + static_cast<std::size_t>(p * width + k);
+          const auto total =
+              static_cast<accumulate>(before[at]) + static_cast<accumulate>(delta.get(0, p, k));
+          expected[at] = mhar::widen<double>(mhar::round_to<T>(total));
+        });
+        const std::vector<double> last(expected.end() - static_cast<std::ptrdiff_t>(size),
+                                       expected.end());
+        CHECK(updated == (in_place ? expected : before));
+        CHECK(elements_of(copy) == last);
+        if (!in_place) { CHECK(elements_of(sum) == last); }
+        CHECK(copy.surroundings_intact());
+        CHECK(sum.surroundings_intact());
+
+        for (std::size_t i = 0; i < size; ++i) {
+          const auto p = static_cast<std::int64_t>(i) / width;
+          rows.set(5, p, static_cast<std::int64_t>(i) % width, last[i]);
+        }
+        data.expect();
+        on.forward(data);
+        CHECK_PASSES(data.check_forward());
+        CHECK(elements_of(data.results().y) == y);
+        CHECK(elements_of(data.results().mix) == mix);
+      }
     }
   }
 }

@@ -68,11 +68,14 @@ struct backend
     return 0;
   }
 
-  //! Bytes of workspace that serve every verb within the limits.
+  //! Bytes of workspace that serve every verb within the limits; 0 where they mean nothing.
   template <class T>
   [[nodiscard]] static std::size_t workspace_bytes(const sweep_limits& limits) noexcept
   {
     const shape& extent = limits.extent;
+    if (!mhar::detail::has_sizes(extent, (std::min)(limits.max_members, limits.max_range))) {
+      return 0;
+    }
     return (std::max)({detail::advance_workspace<T>(extent, limits.max_members, limits.max_range),
                        detail::gather_workspace<T>(extent, limits.max_members, limits.max_range),
                        detail::output_gradient_workspace<T>(extent)});

@@ -65,11 +65,12 @@ void merge_position(const merge_problem<T>& problem, std::int64_t position,
 
 }  // namespace detail
 
-//! Bytes of workspace that merge needs for a problem of these extents.
+//! Bytes of workspace that merge needs for a problem of these extents; 0 where they mean nothing, so that merge can say so.
 template <class T>
 [[nodiscard]] std::size_t workspace_bytes(const merge_problem<T>& problem, const context&) noexcept
 {
   const shape& extent = problem.extent;
+  if (!mhar::detail::has_sizes(extent, problem.num_parts)) { return 0; }
   return detail::chunk_workspace<detail::merge_scratch<T>>(extent, extent.width, problem.num_parts);
 }
 

@@ -4,20 +4,66 @@
 
 #include <mhar/cpu/context.hpp>
 #include <mhar/cpu/detail/single_call.hpp>
+#include <mhar/types/update.hpp>
 #include <mhar/types/validate.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace cpu {
 
-//! Bytes of workspace that route needs for a problem of these extents, options and outputs.
+namespace detail {
+
+template <class T>
+[[nodiscard]] std::size_t route_workspace(const route_problem<T>& problem, bool updated) noexcept
+{
+  const shape& extent = problem.extent;
+  if (!mhar::detail::has_sizes(extent, problem.num_rows)) { return 0; }
+  arena memory;
+  static_cast<void>(single_site<T>{memory, extent, problem.num_rows, problem.site});
+  return add_sizes(memory.bytes(),
+                   chunk_workspace<forward_scratch<T>>(extent, extent.width, extent.num_heads, 1,
+                                                       problem.num_rows, updated));
+}
+
+//! A valid call, whose row `update.row` takes in a delta first.
+template <class T>
+[[nodiscard]] status route_valid(const route_problem<T>& problem, const row_update& update,
+                                 const context& context) noexcept
+{
+  const shape& extent = problem.extent;
+  if (extent.num_positions == 0) { return {}; }
+  const bool updated = update.row >= 0;
+  if (const status enough = enough_workspace(context, route_workspace(problem, updated));
+      !enough.ok()) {
+    return enough;
+  }
+  arena memory{context.workspace};
+  const single_site<T> single = fold_single<T>(problem, memory);
+  advance_problem<T> pass = forward_pass(problem, single);
+  pass.inverse_rms = problem.outputs.inverse_rms;
+  pass.outputs = problem.outputs;
+  const call_extras<T> extras{single.unfolded, problem.outputs.weights, update};
+  for_each_chunk<forward_scratch<T>>(
+      extent, rest_of(context, memory),
+      [&](const chunk& positions, forward_scratch<T>&& scratch) {
+        forward_chunk(pass, extras, positions, scratch);
+      },
+      extent.width, extent.num_heads, 1, problem.num_rows, updated);
+  return {};
+}
+
+}  // namespace detail
+
+//! Bytes of workspace that route needs for a problem of these extents, options and outputs; 0 where they mean nothing, so that
+//! route can say so.
 template <class T>
 [[nodiscard]] std::size_t workspace_bytes(const route_problem<T>& problem, const context&) noexcept
 {
-  detail::arena memory;
-  static_cast<void>(detail::single_site<T>{memory, problem.extent, problem.num_rows, problem.site});
-  const shape& extent = problem.extent;
-  return memory.bytes() + detail::chunk_workspace<detail::forward_scratch<T>>(
-                              extent, extent.width, extent.num_heads, 1, problem.num_rows);
+  return detail::route_workspace(problem, false);
+}
+template <class T>
+[[nodiscard]] std::size_t workspace_bytes(const update_problem<T>& problem, const context&) noexcept
+{
+  return detail::route_workspace(problem.call, true);
 }
 
 //! Routes every position over the sources of one call.
@@ -39,25 +85,16 @@ template <class T>
 [[nodiscard]] status route(const route_problem<T>& problem, const context& context) noexcept
 {
   if (const status valid = validate(problem); !valid.ok()) { return valid; }
-  const shape& extent = problem.extent;
-  if (extent.num_positions == 0) { return {}; }
-  const std::size_t needed = workspace_bytes(problem, context);
-  if (const status enough = detail::enough_workspace(context, needed); !enough.ok()) {
-    return enough;
-  }
-  detail::arena memory{context.workspace};
-  const detail::single_site<T> single = detail::fold_single<T>(problem, memory);
-  advance_problem<T> pass = detail::forward_pass(problem, single);
-  pass.inverse_rms = problem.outputs.inverse_rms;
-  pass.outputs = problem.outputs;
-  const detail::call_extras<T> extras{single.unfolded, problem.outputs.weights};
-  detail::for_each_chunk<detail::forward_scratch<T>>(
-      extent, detail::rest_of(context, memory),
-      [&](const detail::chunk& positions, detail::forward_scratch<T>&& scratch) {
-        detail::forward_chunk(pass, extras, positions, scratch);
-      },
-      extent.width, extent.num_heads, 1, problem.num_rows);
-  return {};
+  return detail::route_valid(problem, {}, context);
+}
+
+//! The same with `prefix += delta` in front of it, in the same pass over the rows: see update_problem.
+template <class T>
+[[nodiscard]] status route(const update_problem<T>& problem, const context& context) noexcept
+{
+  if (const status valid = validate(problem); !valid.ok()) { return valid; }
+  return detail::route_valid(problem.call, {problem.row, problem.delta, problem.sum, problem.copy},
+                             context);
 }
 
 }  // namespace cpu

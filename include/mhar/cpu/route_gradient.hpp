@@ -10,15 +10,18 @@
 MHAR_NAMESPACE_BEGIN
 namespace cpu {
 
-//! Bytes of workspace that route_gradient needs for a problem of these extents, options, saved values and wanted gradients.
+//! Bytes of workspace that route_gradient needs for a problem of these extents, options, saved values and wanted gradients;
+//! 0 where the extents mean nothing, so that route_gradient can say so.
 template <class T>
 [[nodiscard]] std::size_t workspace_bytes(const route_gradient_problem<T>& problem,
                                           const context&) noexcept
 {
+  if (!mhar::detail::has_sizes(problem.extent, problem.num_rows)) { return 0; }
   detail::arena memory;
   static_cast<void>(detail::call_backward<T>{memory, problem});
-  return memory.bytes() + detail::chunk_workspace<detail::call_backward_scratch<T>>(
-                              problem.extent, problem.extent, problem.num_rows);
+  return detail::add_sizes(memory.bytes(),
+                           detail::chunk_workspace<detail::call_backward_scratch<T>>(
+                               problem.extent, problem.extent, problem.num_rows));
 }
 
 //! The gradients of one call: of the rows, of the partial and of the site's parameters.

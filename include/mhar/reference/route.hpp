@@ -9,6 +9,7 @@
 
 #include <mhar/reference/backward.hpp>
 #include <mhar/reference/forward.hpp>
+#include <mhar/types/update.hpp>
 #include <mhar/types/validate.hpp>
 
 #include <vector>
@@ -16,18 +17,20 @@
 MHAR_NAMESPACE_BEGIN
 namespace reference {
 
-//! Forward of one call (eq. 1 to 8). Throws invalid_argument.
-template <class T>
-void route(const route_problem<T>& problem)
+namespace detail {
+
+//! `change(sources, p)` may change the rows that are read at a position.
+template <class T, class Change>
+void route_changed(const route_problem<T>& problem, const Change& change)
 {
-  check(validate(problem));
   const shape& extent = problem.extent;
   const site s = read_site(extent, problem.num_rows, problem.site, problem.stage);
   const route_outputs<T>& out = problem.outputs;
   constexpr element statistics = element_of<accumulate_t<T>>::value;
 
   for (std::int64_t p = 0; p < extent.num_positions; ++p) {
-    const table sources = read_sources(s, problem.rows, p);
+    table sources = read_sources(s, problem.rows, p);
+    change(sources, p);
     const vector partial =
         problem.stage.partial ? read(problem.stage.partial, p, s.width) : vector{};
     const routed f = forward<T>(s, sources, partial);
@@ -45,6 +48,39 @@ void route(const route_problem<T>& problem)
             f.inverse_rms.segment(n + s.num_null, 1));
     }
   }
+}
+
+}  // namespace detail
+
+//! Forward of one call (eq. 1 to 8). Throws invalid_argument.
+template <class T>
+void route(const route_problem<T>& problem)
+{
+  check(validate(problem));
+  detail::route_changed(problem, [](table&, std::int64_t) {});
+}
+
+//! The same with `prefix += delta` in front of it (update_problem). Throws invalid_argument.
+template <class T>
+void route(const update_problem<T>& problem)
+{
+  using accumulate = accumulate_t<T>;
+  check(validate(problem));
+  const std::int64_t width = problem.call.extent.width;
+  const int source = problem.row + (problem.call.site.null_source ? 1 : 0);
+  detail::route_changed(problem.call, [&](table& sources, std::int64_t p) {
+    // In the accumulation type, then rounded: the one sum whose bits are part of what is asked for.
+    vector sum(width);
+    for (std::int64_t i = 0; i < width; ++i) {
+      const auto delta = load<accumulate>(problem.delta.data, problem.delta.type,
+                                          p * problem.delta.position_stride + i);
+      const auto row = static_cast<accumulate>(sources(source, i));
+      sum(i) = widen<double>(round_to<T>(row + delta));
+    }
+    sources.row(source) = sum;
+    write(problem.sum, p, sum);
+    write(problem.copy, p, sum);
+  });
 }
 
 namespace detail {

@@ -41,8 +41,8 @@ enum class output_norm : std::uint8_t
 
 //! What becomes of a mix:  o = partial + alpha * mix,  y = o or RMSNorm(o; weight, eps).
 //!
-//!   partial      [P, d] or absent  added to the gated mix; alpha == 0 gives partial itself, bit for bit
-//!                                  (a double as fp32, unless the rows are double)
+//!   partial      [P, d] or absent  added to the gated mix; alpha == 0 gives partial itself: every bit where o has its type
+//!                                  (a NaN stays one), else rounded to o's (a double as fp32, unless the rows are double)
 //!   gate         [1] or absent     alpha, read on the device; absent means 1
 //!   norm_weight  [d] or absent     of the output norm; absent means 1
 struct output_stage

@@ -13,8 +13,9 @@
 //! Aliasing
 //!   inputs        may overlap each other in any way
 //!   outputs       must not overlap an input or another output, except exactly (same pointer, element type and stride):
-//!                 forward y or combined with partial; output_gradient's call_gradient with output_gradient;
-//!                 a merge's mix and lse with one of the parts'. Columns of one wider matrix do not overlap.
+//!                 forward y or combined with partial; the mix of a call that a sweep finishes with the call's own slot;
+//!                 output_gradient's call_gradient with output_gradient; a merge's mix and lse with one of the parts'; an
+//!                 update's sum with the row it updates. Columns of one wider matrix do not overlap.
 #pragma once
 
 #include <mhar/status.hpp>

@@ -6,9 +6,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 MHAR_NAMESPACE_BEGIN
 namespace cpu::detail {
+
+//! Sizes that do not fit become the largest there is, which no workspace has.
+inline constexpr std::size_t too_many_bytes = (std::numeric_limits<std::size_t>::max)();
+[[nodiscard]] constexpr std::size_t add_sizes(std::size_t a, std::size_t b) noexcept
+{
+  return a > too_many_bytes - b ? too_many_bytes : a + b;
+}
+[[nodiscard]] constexpr std::size_t multiply_sizes(std::size_t a, std::size_t b) noexcept
+{
+  return b != 0 && a > too_many_bytes / b ? too_many_bytes : a * b;
+}
 
 //! Hands out 64-byte aligned arrays from the start of a block. One made by default only counts.
 class arena
@@ -21,17 +33,17 @@ public:
   [[nodiscard]] Value* take(std::int64_t count) noexcept
   {
     auto* const start = reinterpret_cast<Value*>(begin_ + used_);
-    used_ = align(used_ + static_cast<std::uintptr_t>(count) * sizeof(Value));
+    used_ = align(add_sizes(used_, multiply_sizes(static_cast<std::size_t>(count), sizeof(Value))));
     return start;
   }
   //! Enough for everything taken so far, wherever the block starts.
-  [[nodiscard]] std::size_t bytes() const noexcept { return used_ + alignment; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return add_sizes(used_, alignment); }
 
 private:
   static constexpr std::uintptr_t alignment = 64;
   [[nodiscard]] static constexpr std::uintptr_t align(std::uintptr_t address) noexcept
   {
-    return (address + alignment - 1) / alignment * alignment;
+    return add_sizes(address, alignment - 1) / alignment * alignment;
   }
 
   std::uintptr_t begin_ = 0;

@@ -95,7 +95,7 @@ template <class Scratch, class... Sizes>
 {
   arena measure;
   static_cast<void>(Scratch{measure, sizes...});
-  return measure.bytes() * static_cast<std::size_t>(num_chunks(extent));
+  return multiply_sizes(measure.bytes(), static_cast<std::size_t>(num_chunks(extent)));
 }
 
 }  // namespace cpu::detail

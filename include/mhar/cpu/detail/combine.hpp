@@ -108,5 +108,19 @@ void scale_row(Accumulate* out, Accumulate factor, const T* row, std::int64_t co
   });
 }
 
+//! out = a + b, over `count` columns, rounded once.
+template <class Accumulate, class T, class Other>
+void add_rows(T* out, const T* a, const Other* b, std::int64_t count) noexcept
+{
+  for_each_block<Accumulate>(count, [&](std::int64_t k, auto part) {
+    lanes<Accumulate> sum;
+    lanes<Accumulate> addend;
+    load<Accumulate>(sum, a + k, part);
+    load<Accumulate>(addend, b + k, part);
+    sum += addend;
+    store<Accumulate>(out + k, sum, part);
+  });
+}
+
 }  // namespace cpu::detail
 MHAR_NAMESPACE_END

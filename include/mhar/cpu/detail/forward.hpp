@@ -22,7 +22,9 @@ struct forward_scratch
 {
   using accumulate = accumulate_t<T>;
 
-  forward_scratch(arena& memory, std::int64_t width, int num_heads, int members, int range)
+  //! With `updated`, a row is updated on the way and there is room for it.
+  forward_scratch(arena& memory, std::int64_t width, int num_heads, int members, int range,
+                  bool updated = false)
       : queries{memory.take<const accumulate*>(members)},
         rows{memory.take<const T*>(range + 1)},
         inverse_rms{memory.take<accumulate>(range + 1)},
@@ -32,6 +34,7 @@ struct forward_scratch
         sums{memory.take<accumulate*>(members)},
         sum_values{memory.take<accumulate>(members * width)},
         lse{memory.take<accumulate>(num_heads)},
+        updated_row{memory.take<T>(updated ? width : 0)},
         finish{memory, width}
   {
   }
@@ -44,8 +47,38 @@ struct forward_scratch
   accumulate** sums;       // [members]
   accumulate* sum_values;  // [members][d]
   accumulate* lse;         // [H], of a first call that is finished
+  T* updated_row;          // [d] or nothing
   finisher<accumulate> finish;
 };
+
+//! The row of a call that takes in a delta (update_problem); none when `row` is negative.
+struct row_update
+{
+  int row = -1;
+  const_matrix delta;
+  matrix sum;
+  matrix copy;
+};
+
+//! row + delta at a position, rounded once: routed in place of the row, and written where it is wanted. `sum` may be the row.
+template <class T>
+void update_row(const row_update& update, std::int64_t position, std::int64_t width,
+                const forward_scratch<T>& scratch) noexcept
+{
+  const T* const row = scratch.rows[update.row];
+  const auto* const delta = static_cast<const char*>(update.delta.data) +
+                            position * update.delta.position_stride * size_of(update.delta.type);
+  with_type(update.delta.type, [&](auto tag) {
+    add_rows<accumulate_t<T>>(scratch.updated_row, row,
+                              reinterpret_cast<const typename decltype(tag)::type*>(delta), width);
+  });
+  for (const matrix* to : {&update.sum, &update.copy}) {
+    if (!*to) { continue; }
+    T* const out = static_cast<T*>(to->data) + position * to->position_stride;
+    std::copy(scratch.updated_row, scratch.updated_row + width, out);
+  }
+  scratch.rows[update.row] = scratch.updated_row;
+}
 
 //! What only single calls have besides the problem of a pass.
 template <class T>
@@ -53,6 +86,7 @@ struct call_extras
 {
   unfolded_site<accumulate_t<T>> unfolded;
   accumulate_t<T>* weights = nullptr;  //!< [P, H, num_sources]
+  row_update update = {};
 };
 
 //! Whether logits and sums of squares are taken in one pass over the rows. It needs no inverse rms in between, and the logits of
@@ -191,6 +225,7 @@ void forward_position(const advance_problem<T>& problem, const call_extras<T>& e
   const int stride = problem.num_rows + 1;
   const bool finishes = problem.end == pass_end::finish_first;
   const int num_rows = find_rows(problem, position, scratch.rows);
+  if (extras.update.row >= 0) { update_row(extras.update, position, extent.width, scratch); }
   const bool with_squares = takes_squares_with_logits(problem);
   if (with_squares) {
     std::fill(scratch.squares, scratch.squares + num_rows, accumulate{0});

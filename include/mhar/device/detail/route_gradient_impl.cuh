@@ -278,11 +278,12 @@ status launch_sums(const route_gradient_problem<T>& problem, const context& wher
 template <class T>
 std::size_t workspace_bytes(const route_gradient_problem<T>& problem, const context&) noexcept
 {
+  if (!mhar::detail::has_sizes(problem.extent, problem.num_rows)) { return 0; }
   detail::gradient_workspace workspace{nullptr};
   static_cast<void>(detail::make_partials(problem, workspace));
   const detail::route_gradient_plan plan = detail::make_direct_plan(problem);
   static_cast<void>(workspace.take<accumulate_t<T>>(
-      plan.arena_in_workspace,
+      plan.arena_in_workspace && plan.arena.size > 0,
       std::int64_t{tuning::route_gradient.scratch_blocks} * plan.arena.size));
   return workspace.bytes();
 }

@@ -224,7 +224,7 @@ template <class T>
 std::size_t workspace_bytes(const route_problem<T>& problem, const context&) noexcept
 {
   const shape& extent = problem.extent;
-  if (extent.width < 1 || extent.num_heads < 1 || extent.num_positions < 1) { return 0; }
+  if (!mhar::detail::has_sizes(extent, problem.num_rows) || extent.num_positions == 0) { return 0; }
   const detail::route_scratch scratch = detail::scratch_of<T>(extent);
   const std::int64_t blocks = extent.num_positions < detail::max_scratch_blocks
                                   ? extent.num_positions

@@ -113,6 +113,9 @@ inline int num_chunks(const shape& extent) noexcept { return detail::chunks_of(e
 template <class T>
 std::size_t workspace_bytes(const sweep_limits& limits) noexcept
 {
+  if (!mhar::detail::has_sizes(limits.extent, (std::min)(limits.max_members, limits.max_range))) {
+    return 0;
+  }
   const std::int64_t width = limits.extent.width;
   const std::int64_t chunks = detail::chunks_of(limits.extent);
   const std::int64_t positions = limits.extent.num_positions;

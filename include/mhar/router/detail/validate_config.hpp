@@ -5,6 +5,7 @@
 #include <mhar/router/router_config.hpp>
 #include <mhar/types/detail/checker.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -74,25 +75,53 @@ namespace detail {
   return {};
 }
 
-[[nodiscard]] inline status validate_site(const router_config& config,
-                                          const router_site& site) noexcept
+//! What a site has to be by itself: what the verbs would refuse later is refused before any memory is taken.
+template <class T>
+[[nodiscard]] status validate_site_alone(const router_config& config,
+                                         const router_site& site) noexcept
+{
+  const site_parameters& mine = site.parameters;
+  const output_stage& stage = site.stage;
+  const std::int64_t width = config.extent.width;
+  checker checks;
+  checks.require(static_cast<bool>(mine.query), code::missing_argument, "query", "is required");
+  checks.require(std::isfinite(mine.scale), code::bad_value, "scale", "must be finite");
+  checks.epsilon<accumulate_t<T>>(mine.eps, "eps");
+  checks.require(!stage.partial, code::bad_value, "partial", "is given with a call");
+  checks.require(stage.norm == output_norm::none || stage.norm == output_norm::rms, code::bad_value,
+                 "norm", "unknown output norm");
+  if (stage.norm == output_norm::rms) {
+    checks.epsilon<accumulate_t<T>>(stage.norm_eps, "norm_eps");
+  }
+  checks.require(stage.norm == output_norm::rms || !stage.norm_weight, code::bad_value,
+                 "stage.norm_weight", "is given but there is no output norm");
+  const auto check_array = [&](const const_array& values, std::int64_t size, const char* name) {
+    static_cast<void>(checks.input(values, size, name));
+  };
+  check_array(mine.query, width * config.queries_per_site, "query");
+  check_array(mine.norm_weight, width, "norm_weight");
+  check_array(mine.bias, 1, "bias");
+  check_array(mine.null_source, width, "null_source");
+  check_array(stage.gate, 1, "gate");
+  check_array(stage.norm_weight, width, "stage.norm_weight");
+  return checks.answer();
+}
+
+template <class T>
+[[nodiscard]] status validate_site(const router_config& config, const router_site& site) noexcept
 {
   const site_parameters& first = config.sites.front().parameters;
   const site_parameters& mine = site.parameters;
-  if (!mine.query) { return {code::missing_argument, "query", "is required"}; }
-  if (!(mine.eps > 0)) { return {code::bad_value, "eps", "must be positive"}; }
-  if (mine.eps != first.eps) {
+  if (const status alone = validate_site_alone<T>(config, site); !alone.ok()) { return alone; }
+  if (mine.eps < first.eps || mine.eps > first.eps) {
     return {code::unsupported, "eps", "must be the same for all sites"};
   }
-  if (mine.rounding != first.rounding || mine.rounding == key_rounding::storage_twice) {
+  if (mine.rounding != first.rounding ||
+      (mine.rounding != key_rounding::none && mine.rounding != key_rounding::storage)) {
     return {code::unsupported, "rounding", "must be none or storage, the same for all sites"};
   }
   if (static_cast<bool>(mine.null_source) != static_cast<bool>(first.null_source)) {
     return {code::unsupported, "null_source", "either all sites have one or none does"};
-  }
-  if (site.stage.partial) { return {code::bad_value, "partial", "is given with a call"}; }
-  if (site.stage.norm == output_norm::rms && !(site.stage.norm_eps > 0)) {
-    return {code::bad_value, "norm_eps", "must be positive"};
   }
   if (is_sharded(config) && (mine.null_source || site.stage.norm == output_norm::rms)) {
     return {code::unsupported, "norm_width",
@@ -101,7 +130,8 @@ namespace detail {
   return {};
 }
 
-[[nodiscard]] inline status validate_sites(const router_config& config) noexcept
+template <class T>
+[[nodiscard]] status validate_sites(const router_config& config) noexcept
 {
   const depth_schedule& schedule = config.plan.schedule;
   const int per_site = config.queries_per_site;
@@ -112,7 +142,7 @@ namespace detail {
     return {code::bad_shape, "sites", "must have one entry per queries_per_site calls"};
   }
   for (const router_site& site : config.sites) {
-    if (const status outcome = validate_site(config, site); !outcome.ok()) { return outcome; }
+    if (const status outcome = validate_site<T>(config, site); !outcome.ok()) { return outcome; }
   }
   for (int call = 0; call < schedule.num_calls(); ++call) {
     const int first = call - call % per_site;
@@ -131,8 +161,27 @@ namespace detail {
   return {};
 }
 
+//! Enumerators are the first two of their types.
+template <class Choice>
+[[nodiscard]] constexpr bool is_choice(Choice value) noexcept
+{
+  return value == static_cast<Choice>(0) || value == static_cast<Choice>(1);
+}
+
 [[nodiscard]] inline status validate_homes(const router_config& config) noexcept
 {
+  const wanted_gradients& wanted = config.wanted;
+  checker checks;
+  checks.require(is_choice(config.use), code::bad_value, "use", "unknown use");
+  checks.require(is_choice(config.mixes), code::bad_value, "mixes", "unknown keeper");
+  checks.require(is_choice(config.gradients), code::bad_value, "gradients", "unknown home");
+  checks.require(is_choice(config.rows) || config.rows == row_home::listed, code::bad_value, "rows",
+                 "unknown home");
+  checks.require(is_choice(wanted.query) && is_choice(wanted.bias) &&
+                     is_choice(wanted.null_source) && is_choice(wanted.gate) &&
+                     is_choice(wanted.output_norm_weight),
+                 code::bad_value, "wanted", "a gradient is wanted or frozen");
+  if (!checks.ok()) { return checks.answer(); }
   if (config.position_stride != 0 && config.position_stride < config.extent.width) {
     return {code::bad_stride, "position_stride", "is less than the width"};
   }
@@ -182,7 +231,7 @@ status validate(const router_config& config) noexcept
     }
   }
   for (const auto check_part : {detail::validate_extent, detail::validate_plan,
-                                detail::validate_sites, detail::validate_homes}) {
+                                detail::validate_sites<T>, detail::validate_homes}) {
     if (const status outcome = check_part(config); !outcome.ok()) { return outcome; }
   }
   return {};

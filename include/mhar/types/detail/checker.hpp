@@ -269,5 +269,14 @@ private:
   status answer_;
 };
 
+//! Whether counts and extents mean something. What sizes a workspace asks this first: a problem that validation will refuse needs
+//! none, and arithmetic on its extents would give any number.
+[[nodiscard]] constexpr bool has_sizes(const shape& extent, int num_rows = 0) noexcept
+{
+  checker checks;
+  checks.extent(extent);
+  return checks.ok() && num_rows >= 0;
+}
+
 }  // namespace detail
 MHAR_NAMESPACE_END
