@@ -68,6 +68,39 @@ TEST_CASE("device tensor sweeps: full mode equals single calls")
   }
 }
 
+//! What ends a call is no reason for the others of its pass to take another kernel: stages that
+//! tensor cores do not have, mixes for the router, several new rows at once.
+TEST_CASE("device tensor sweeps: recompute gives the forward's bits whatever ends a call")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::random_inputs random{78};
+  for (int round = 0; round < 8; ++round) {
+    CAPTURE(round);
+    mhar_test::sweep_options options = options_of({26, 11, 64, 2});
+    options.partial = round % 2 == 1;
+    options.gate = round == 3;
+    options.output_norm = round == 5;
+    if (round >= 6) {
+      for (int& count : options.schedule.num_rows) { count += 2; }
+    }
+    const mhar_test::sweep_case<bfloat16> data{options, 501};
+    mhar_test::run_choices choices;
+    choices.plan = mhar_test::random_plan(options.schedule, random);
+    choices.call_state = round % 4 < 2 ? mhar::element::bfloat16 : mhar::element::float32;
+    choices.row_state = mhar::element::float32;
+    choices.mixes = round % 3 == 0 ? mhar::mix_keeper::router : mhar::mix_keeper::caller;
+    choices.recompute_calls = options.schedule.num_calls();
+    mhar_test::sweep_run<device, bfloat16> run{data, choices};
+    run.forward();
+    for (int c = 0; c < data.num_calls(); ++c) {
+      CAPTURE(c);
+      for (const auto& [name, lists] : run.recompute(c)) {
+        CHECK(lists.front() == run.results()[name][static_cast<std::size_t>(c)]);
+      }
+    }
+  }
+}
+
 //! Rows, folded sites and states of a few calls over rows that all of them read.
 struct group
 {
@@ -198,7 +231,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b)
 TEST_CASE("device tensor sweeps: the bits of a member do not depend on its group")
 {
   if (mhar_test::skip_without_gpu()) { return; }
-  for (const int range : {1, 2, 3, 4, 5, 17, 40}) {
+  for (const int range : {1, 2, 3, 4, 5, 6, 7, 17, 40}) {
     CAPTURE(range);
     group calls{{13, 4 * 64, 4}, 19, range};
     const std::vector<float> alone = calls.forward(1);

@@ -3,6 +3,7 @@
 //! head.
 #pragma once
 
+#include <mhar/block/detail/async_copy.cuh>
 #include <mhar/block/detail/bfloat16_pairs.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
 #include <mhar/block/sweep_tensor_params.cuh>
@@ -14,7 +15,11 @@ namespace block {
 //! position i. Logits of eight calls are one product on tensor cores whose second operand is the
 //! row as it was loaded; the mix of a call is a sum over its rows in order.
 //!
+//! Queries wait in shared memory, a warp's own part of it, from before the kernels in front have
+//! ended; rows and states are then asked for at once.
+//!
 //! Threads      32 per head
+//! Shared       query_bytes per call, up to eight calls, and head
 //! Barriers     one when a row is new
 //! Numerics     a position's bits do not depend on the number of calls
 template <int HeadWidth, int Rows, class State>
@@ -28,31 +33,60 @@ public:
     float scaled_squares[8][max_heads];
   };
 
-  __device__ __forceinline__ advance_rows(const advance_tensor_params& pass, storage& shared)
+  //! Of a call and head.
+  static constexpr int query_bytes = HeadWidth * 4;
+
+  __device__ __forceinline__ advance_rows(const advance_tensor_params& pass, storage& shared,
+                                          unsigned char* queries)
       : pass_{pass},
         shared_{shared},
         head_{static_cast<int>(threadIdx.x / 32)},
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
         quad_{lane_ % 4},
-        inside_{std::int64_t{blockIdx.x} * 8 + row_ < pass.num_positions}
+        inside_{std::int64_t{blockIdx.x} * 8 + row_ < pass.num_positions},
+        queries_{detail::shared_address(queries) +
+                 head_ * ((pass.num_calls < 8 ? pass.num_calls : 8) * query_bytes)}
   {
     const std::int64_t position = std::int64_t{blockIdx.x} * 8 + row_;
     position_ = inside_ ? position : pass.num_positions - 1;
     column_ = head_ * HeadWidth + quad_ * 8;
   }
 
-  //! Reads parameters only: before the kernels in front have ended.
-  __device__ __forceinline__ void prepare() { load_queries(0); }
+  //! Reads parameters, and asks for rows and states to be brought into the L2 cache, where a kernel
+  //! in front still finds and changes them: before the kernels in front have ended.
+  __device__ __forceinline__ void prepare()
+  {
+    copy_queries(0);
+    if (lane_ < 8 && inside_of(lane_)) {
+      const std::int64_t position = std::int64_t{blockIdx.x} * 8 + lane_;
+#pragma unroll
+      for (int n = 0; n < Rows; ++n) {
+        detail::prefetch_to_l2(pass_.rows + n * pass_.row_stride +
+                                   position * pass_.position_stride + head_ * HeadWidth,
+                               HeadWidth * 2);
+      }
+      if (pass_.kept) {
+        detail::prefetch_to_l2(
+            static_cast<State*>(pass_.states) + position * pass_.width + head_ * HeadWidth,
+            HeadWidth * static_cast<int>(sizeof(State)));
+      }
+    }
+  }
 
   __device__ __forceinline__ void run()
   {
     load_rows();
     if (pass_.has_new_row) { find_new_inverse_rms(); }
     for (int first = 0; first < pass_.num_calls; first += 8) {
-      if (first > 0) { load_queries(first); }
-      float logits[static_cast<std::size_t>(Rows)][4];
-      multiply(logits);
+      if (first > 0) {
+        __syncwarp();
+        copy_queries(first);
+      }
+      detail::wait_for_copy_groups<0>();
+      __syncwarp();
+      float logits[static_cast<std::size_t>(Rows)][2];
+      multiply(first, logits);
       for (int j = 0; j < 8 && first + j < pass_.num_calls; ++j) { finish(first + j, j, logits); }
     }
   }
@@ -71,17 +105,26 @@ private:
            column_;
   }
 
-  __device__ __forceinline__ void load_queries(int first)
+  [[nodiscard]] __device__ __forceinline__ bool inside_of(int row) const
   {
-    const int call = first + row_;
-    const auto* const image =
-        reinterpret_cast<const uint4*>(pass_.queries.image(pass_.first_call + call)) +
-        head_ * steps * 4 + quad_;
-#pragma unroll
-    for (int t = 0; t < steps; ++t) {
-      queries_[t] =
-          call < pass_.num_calls ? detail::load_parameters(image + t * 4) : make_uint4(0, 0, 0, 0);
+    return std::int64_t{blockIdx.x} * 8 + row < pass_.num_positions;
+  }
+
+  //! Vector v of call j lies at vector v ^ 4*(j % 2): the same vectors of two calls are in different
+  //! banks.
+  __device__ __forceinline__ void copy_queries(int first)
+  {
+    constexpr int vectors_of_call = query_bytes / 16;
+    const int calls = (min)(pass_.num_calls - first, 8);
+    for (int j = 0; j < calls; ++j) {
+      const auto* const image =
+          reinterpret_cast<const uint4*>(pass_.queries.image(pass_.first_call + first + j)) +
+          head_ * vectors_of_call;
+      for (int v = lane_; v < vectors_of_call; v += 32) {
+        detail::copy_async(queries_ + j * query_bytes + (v ^ j % 2 * 4) * 16, image + v);
+      }
     }
+    detail::end_copy_group();
   }
 
   __device__ __forceinline__ void load_rows()
@@ -106,15 +149,20 @@ private:
   }
 
   //! Squares over the whole width: lanes, then heads in order. The scaled sum serves rows whose
-  //! squares overflow.
+  //! squares overflow; where this lane's do not, it is a power of two times the other.
   __device__ __forceinline__ void find_new_inverse_rms()
   {
+    constexpr float scale = thread::overflow_scale<float>;
     float sum = 0;
-    float scaled = 0;
 #pragma unroll
-    for (int u = 0; u < vectors; ++u) {
-      sum = detail::add_squares(rows_[Rows - 1][u], 1.0f, sum);
-      scaled = detail::add_squares(rows_[Rows - 1][u], thread::overflow_scale<float>, scaled);
+    for (int u = 0; u < vectors; ++u) { sum = detail::add_squares(rows_[Rows - 1][u], 1.0f, sum); }
+    float scaled = sum * scale * scale;
+    if (thread::overflowed(sum)) {
+      scaled = 0;
+#pragma unroll
+      for (int u = 0; u < vectors; ++u) {
+        scaled = detail::add_squares(rows_[Rows - 1][u], scale, scaled);
+      }
     }
 #pragma unroll
     for (int distance = 1; distance < 4; distance *= 2) {
@@ -139,26 +187,43 @@ private:
     }
   }
 
-  //! <w, s> of eight calls and eight positions: logits[n][e] is call row_, position 2*quad_ + e.
-  __device__ __forceinline__ void multiply(float (&logits)[static_cast<std::size_t>(Rows)][4]) const
+  //! <w, s> of eight calls and eight positions: logits[n][e] is call first + row_, position
+  //! 2*quad_ + e. Odd and even steps are sums of their own, so that products wait less for another.
+  __device__ __forceinline__ void multiply(int first,
+                                           float (&logits)[static_cast<std::size_t>(Rows)][2]) const
   {
+    float sums[static_cast<std::size_t>(Rows)][2][4];
 #pragma unroll
     for (int n = 0; n < Rows; ++n) {
-      logits[n][0] = logits[n][1] = logits[n][2] = logits[n][3] = 0;
 #pragma unroll
-      for (int t = 0; t < steps; ++t) {
-        detail::multiply_add_16(logits[n], queries_[t].x, queries_[t].y, queries_[t].z,
-                                queries_[t].w, detail::pair_of(rows_[n][t / 2], t % 2 * 2),
+      for (int e = 0; e < 4; ++e) { sums[n][0][e] = sums[n][1][e] = 0; }
+    }
+    const bool has_call = first + row_ < pass_.num_calls;
+    const std::uint32_t own = queries_ + (has_call ? row_ * query_bytes : 0) + quad_ * 16;
+    const int swap = row_ % 2;
+#pragma unroll
+    for (int t = 0; t < steps; ++t) {
+      uint4 query = make_uint4(0, 0, 0, 0);
+      if (has_call) { query = detail::load_shared(own + (t ^ swap) * 64); }
+#pragma unroll
+      for (int n = 0; n < Rows; ++n) {
+        detail::multiply_add_16(sums[n][t % 2], query.x, query.y, query.z, query.w,
+                                detail::pair_of(rows_[n][t / 2], t % 2 * 2),
                                 detail::pair_of(rows_[n][t / 2], t % 2 * 2 + 1));
       }
-      logits[n][0] += logits[n][2];
-      logits[n][1] += logits[n][3];
+    }
+#pragma unroll
+    for (int n = 0; n < Rows; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        logits[n][e] = (sums[n][0][e] + sums[n][1][e]) + (sums[n][0][e + 2] + sums[n][1][e + 2]);
+      }
     }
   }
 
   //! Softmax and mix of one call, `j` within its group of eight.
   __device__ __forceinline__ void finish(int call, int j,
-                                         const float (&logits)[static_cast<std::size_t>(Rows)][4])
+                                         const float (&logits)[static_cast<std::size_t>(Rows)][2])
   {
     if (pass_.kept && call > 0) {
       state_.load(state_of(call));
@@ -174,21 +239,21 @@ private:
       weights[n] = (row_ % 2 == 0 ? even : odd) * (inverse_[n] * detail::log2_of_e);
       largest = fmaxf(largest, weights[n]);
     }
-    float carried_weight = exp2f(carried - largest);
+    float carried_weight = detail::exp2_approximate(carried - largest);
     float sum = carried_weight;
 #pragma unroll
     for (int n = 0; n < Rows; ++n) {
-      weights[n] = exp2f(weights[n] - largest);
+      weights[n] = detail::exp2_approximate(weights[n] - largest);
       sum += weights[n];
     }
-    const float factor = 1.0f / sum;
+    const float factor = __fdividef(1.0f, sum);
     carried_weight *= factor;
 #pragma unroll
     for (int n = 0; n < Rows; ++n) { weights[n] *= factor; }
     if (!inside_) { return; }
     const bool first = call == 0 && pass_.finishes;
     if (quad_ == 0) {
-      const float lse = (largest + log2f(sum)) * detail::log_of_2;
+      const float lse = (largest + __log2f(sum)) * detail::log_of_2;
       if (!first) { pass_.state_lse[head_index(call)] = lse; }
       else if (pass_.lse != nullptr) {
         pass_.lse[head_index(0)] = lse;
@@ -216,6 +281,11 @@ private:
       }
       if (first) {
         detail::store_vector(pass_.y + position_ * pass_.y_stride + column_ + u * 32, mix);
+        if (pass_.mix != nullptr) {
+          detail::store_vector(
+              static_cast<State*>(pass_.mix) + position_ * pass_.mix_stride + column_ + u * 32,
+              mix);
+        }
       }
       else {
         detail::store_vector(state_of(call) + u * 32, mix);
@@ -235,9 +305,9 @@ private:
   int row_;   // i: a position, or a call of an operand
   int quad_;  // q
   bool inside_;
+  std::uint32_t queries_;  // of this head
   std::int64_t position_;
   std::int64_t column_;
-  uint4 queries_[static_cast<std::size_t>(steps)];
   uint4 rows_[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(vectors)];
   detail::state_vectors<State, vectors> state_;
   float state_lse_ = 0;

@@ -1,276 +1,282 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A forward pass over many rows: a position's rows lie in shared memory, logits and mixes are
-//! products on tensor cores.
+//! A forward pass over many rows: rows stream through shared memory in tiles of 16, logits and mixes
+//! are products on tensor cores.
 #pragma once
 
 #include <mhar/block/advance_tiles_layout.cuh>
-#include <mhar/block/detail/cluster_exchange.cuh>
+#include <mhar/block/detail/async_copy.cuh>
+#include <mhar/block/detail/bfloat16_pairs.cuh>
+#include <mhar/block/detail/swizzled_tile.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
+#include <mhar/block/detail/tile_copy.cuh>
 #include <mhar/block/sweep_tensor_params.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! One head and a range of positions. A team of warps owns a position at a time and every warp of
-//! it eight calls; teams share nothing but the queries, so there is no barrier between positions.
-//! The squares of a new row are summed over the heads through the cluster, while the first rows are
-//! on their way.
+//! Up to 8*Halves calls and a range of positions, all heads. A unit of work is one head of a
+//! position; warps take units in turn and keep its mixes in registers. Tiles of rows, and the kept
+//! states as a tile of their own, come through a ring that is the warp's own, so no warp waits for
+//! another but for the queries and for the inverse rms of a new row, once.
 //!
-//! Eight calls are one operand: their high parts in rows 0 to 7, the low ones in rows 8 to 15. The
-//! logits leave the product in the layout in which the weights enter the next one.
+//! Eight calls are one first operand of the logits: their high parts in rows 0 to 7, the low ones in
+//! rows 8 to 15. The logits leave the product in the layout in which the weights are the second
+//! operand of the mixes, whose first one is a tile of rows, transposed.
 //!
-//! Threads      32 per warp of a team
-//! Cluster      the heads, when a row is new
+//! Lane 4*i + q has logits of call i (of each half), lines 2q, 2q+1 of every 8; mixes of calls 2q,
+//! 2q+1, columns i, i + 8 of every 16.
+//!
+//! Barriers     one, and one more when a row is new
 //! Shared       advance_tiles_layout
-//! Numerics     rows in chunks of 16; a position's bits do not depend on the number of calls
-template <int HeadWidth, int Chunks, int TeamWarps, class State>
+//! Numerics     rows in tiles of 16, softmax online; a call's bits do not depend on the others
+template <int HeadWidth, int Halves, int Stages, class State>
 class advance_tiles
 {
 public:
-  using layout = advance_tiles_layout<HeadWidth, State>;
+  using layout = advance_tiles_layout<HeadWidth>;
+  using tile = detail::swizzled_tile<HeadWidth>;
+  static constexpr int max_calls = 8 * Halves;
 
   __device__ __forceinline__ advance_tiles(const advance_tensor_params& pass, unsigned char* shared)
       : pass_{pass},
-        at_{pass.num_calls, pass.num_rows, pass.num_heads, pass.positions_per_block,
-            pass.num_teams * pass.buffers_per_team},
+        first_call_{static_cast<int>(blockIdx.y) * max_calls},
+        num_calls_{(min)(pass.num_calls - first_call_, max_calls)},
+        at_{static_cast<int>(blockDim.x / 32), Stages, (min)(pass.num_calls, max_calls),
+            pass.num_heads, pass.positions_per_block},
         shared_{shared},
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
         quad_{lane_ % 4},
-        team_{static_cast<int>(threadIdx.x / 32) / TeamWarps},
-        warp_{static_cast<int>(threadIdx.x / 32) % TeamWarps},
-        head_{static_cast<int>(blockIdx.x)},
-        first_{std::int64_t{blockIdx.y} * pass.positions_per_block},
-        row_lanes_{lane_},
-        state_lanes_{lane_}
+        first_{std::int64_t{blockIdx.x} * pass.positions_per_block},
+        stages_{shared + static_cast<int>(threadIdx.x / 32) * Stages * layout::stage_bytes}
   {
     const std::int64_t rest = pass.num_positions - first_;
     count_ = static_cast<int>(rest < pass.positions_per_block ? rest : pass.positions_per_block);
+    next_.start(threadIdx.x / 32, pass.num_heads);
+    next_row_ = states_in_tiles() ? -1 : 0;
   }
 
-  //! Reads parameters only: before the kernels in front have ended.
+  //! Reads parameters, and asks for the new row to be brought into the L2 cache: before the kernels
+  //! in front have ended. Vector v of call j lies at vector v ^ 4*(j % 2): the same vectors of two
+  //! calls are in different banks.
   __device__ __forceinline__ void prepare()
   {
-    if (pass_.has_new_row) {
-      if (threadIdx.x == 0) {
-        detail::start_exchange(exchange());
-        detail::expect_bytes(exchange(), 2 * pass_.num_heads * count_ * 4);
+    const int vectors = pass_.num_heads * steps * 4;
+    for (int j = threadIdx.x / 32; j < num_calls_; j += blockDim.x / 32) {
+      const auto* const image =
+          reinterpret_cast<const uint4*>(pass_.queries.image(pass_.first_call + first_call_ + j));
+      const std::uint32_t to = detail::shared_address(shared_) + at_.queries + j * vectors * 16;
+      for (int v = lane_; v < vectors; v += 32) {
+        detail::copy_async(to + (v ^ j % 2 * 4) * 16, image + v);
       }
-      __syncwarp();
-      detail::arrive_at_cluster();
     }
-    constexpr int vectors = HeadWidth / 8;
-    const int calls = (pass_.num_calls + 7) / 8 * 8;
-    for (int x = threadIdx.x; x < calls * vectors; x += blockDim.x) {
-      const int call = x / vectors;
-      const int vector = x % vectors;
-      uint4 high = make_uint4(0, 0, 0, 0);
-      uint4 low = high;
-      if (call < pass_.num_calls) {
-        const int column = head_ * HeadWidth + vector * 8;
-        high = detail::load_parameters(pass_.queries.high(pass_.first_call + call) + column);
-        low = detail::load_parameters(pass_.queries.low(pass_.first_call + call) + column);
-      }
-      unsigned char* const to = shared_ + call * row_bytes + vector * 16;
-      *reinterpret_cast<uint4*>(to) = high;
-      *reinterpret_cast<uint4*>(to + at_.low_queries) = low;
+    detail::end_copy_group();
+    if (pass_.has_new_row && threadIdx.x < count_) {
+      detail::prefetch_to_l2(pass_.rows + (pass_.num_rows - 1) * pass_.row_stride +
+                                 (first_ + threadIdx.x) * pass_.position_stride,
+                             static_cast<int>(pass_.width) * 2);
     }
   }
 
   __device__ __forceinline__ void run()
   {
-    const bool works = team_ < pass_.num_teams;
-    for (int b = 0; works && b < pass_.buffers_per_team; ++b) {
-      copy_position(team_ + b * pass_.num_teams, b);
-    }
-    if (pass_.has_new_row) { find_new_inverse_rms(); }
+#pragma unroll 1
+    for (int stage = 0; stage < Stages; ++stage) { copy_next(stage); }
+    if (pass_.has_new_row) { sum_new_squares(); }
+    detail::wait_for_copy_groups<Stages>();
     __syncthreads();
-    int buffer = 0;
-    for (int p = team_; works && p < count_; p += pass_.num_teams) {
-      if (pass_.buffers_per_team == 2) { detail::wait_for_copy_groups<1>(); }
-      else {
-        detail::wait_for_copy_groups<0>();
-      }
-      synchronize_team();
-      for (int first = warp_ * 8; first < pass_.num_calls; first += TeamWarps * 8) {
-        std::uint32_t weights[static_cast<std::size_t>(Chunks)][4];
-        const float carried = find_weights(p, first, buffer_of(buffer), weights);
-        combine(first, buffer_of(buffer), weights, carried);
+    if (pass_.has_new_row) {
+      find_new_inverse_rms();
+      __syncthreads();
+    }
+    int stage = 0;
+    unit at;
+    at.start(threadIdx.x / 32, pass_.num_heads);
+#pragma unroll 1
+    for (; at.position < count_; at.step(blockDim.x / 32, pass_.num_heads)) {
+      start(at, stage);
+#pragma unroll 1
+      for (int first = 0; first < pass_.num_rows; first += 16) {
+        detail::wait_for_copy_groups<Stages - 1>();
+        const bool last = first + 16 >= pass_.num_rows;
+        if (last && pass_.has_new_row && lane_ == 0) {
+          scalars(stage)[(pass_.num_rows - 1) % 16] = new_inverse_rms()[at.position];
+        }
         __syncwarp();
-        store(p, first, buffer_of(buffer));
+        add_tile(at.head, stage, pass_.num_rows - first);
+        __syncwarp();
+        if (last) { finish(at, stage); }
+        copy_next(stage);
+        stage = stage + 1 == Stages ? 0 : stage + 1;
       }
-      synchronize_team();
-      copy_position(p + pass_.buffers_per_team * pass_.num_teams, buffer);
-      buffer ^= pass_.buffers_per_team - 1;
     }
   }
 
 private:
-  static constexpr int row_bytes = detail::tile_row_bytes<bfloat16, HeadWidth>;
-  static constexpr int state_bytes = detail::tile_row_bytes<State, HeadWidth>;
-  static constexpr bool unrolled = Chunks <= 2;
+  static constexpr int steps = HeadWidth / 16;
 
-  [[nodiscard]] __device__ __forceinline__ std::uint32_t exchange() const
+  //! A head of a position, both counted within the block.
+  struct unit
   {
-    return detail::shared_address(shared_ + at_.squares);
-  }
-  [[nodiscard]] __device__ __forceinline__ float* squares() const
-  {
-    return reinterpret_cast<float*>(shared_ + at_.squares + 16);
-  }
-  [[nodiscard]] __device__ __forceinline__ unsigned char* buffer_of(int index) const
-  {
-    return shared_ + at_.buffers + (team_ * pass_.buffers_per_team + index) * at_.buffer_bytes;
-  }
-  [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call, int p) const
-  {
-    return (call * pass_.num_positions + first_ + p) * pass_.num_heads + head_;
-  }
-  [[nodiscard]] __device__ __forceinline__ State* state_of(int call, int p) const
-  {
-    return static_cast<State*>(pass_.states) + call * pass_.slot_stride +
-           (first_ + p) * pass_.width + head_ * HeadWidth;
-  }
-  __device__ __forceinline__ void synchronize_team() const
-  {
-    if constexpr (TeamWarps == 1) { __syncwarp(); }
-    else {
-      asm volatile("bar.sync %0, %1;" ::"r"(team_ + 1), "n"(TeamWarps * 32) : "memory");
+    int position;
+    int head;
+
+    __device__ __forceinline__ void start(int index, int num_heads)
+    {
+      position = index / num_heads;
+      head = index % num_heads;
     }
+    __device__ __forceinline__ void step(int count, int num_heads)
+    {
+      head += count;
+      while (head >= num_heads) {
+        head -= num_heads;
+        ++position;
+      }
+    }
+  };
+
+  [[nodiscard]] __device__ __forceinline__ bool states_in_tiles() const
+  {
+    return sizeof(State) == 2 && pass_.kept;
+  }
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t address(int stage) const
+  {
+    return detail::shared_address(stages_) + stage * layout::stage_bytes;
+  }
+  [[nodiscard]] __device__ __forceinline__ float* scalars(int stage) const
+  {
+    return reinterpret_cast<float*>(stages_ + stage * layout::stage_bytes + layout::tile_bytes);
+  }
+  [[nodiscard]] __device__ __forceinline__ float* new_inverse_rms() const
+  {
+    return reinterpret_cast<float*>(shared_ + at_.inverse_rms);
+  }
+  [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call, const unit& at) const
+  {
+    return ((first_call_ + call) * pass_.num_positions + first_ + at.position) * pass_.num_heads +
+           at.head;
+  }
+  [[nodiscard]] __device__ __forceinline__ State* state_of(int call, const unit& at) const
+  {
+    return static_cast<State*>(pass_.states) + (first_call_ + call) * pass_.slot_stride +
+           (first_ + at.position) * pass_.width + at.head * HeadWidth;
+  }
+  [[nodiscard]] __device__ __forceinline__ State* mix_of(const unit& at) const
+  {
+    return static_cast<State*>(pass_.mix) + (first_ + at.position) * pass_.mix_stride +
+           at.head * HeadWidth;
+  }
+  [[nodiscard]] __device__ __forceinline__ bool is_finished(int call) const
+  {
+    return pass_.finishes && first_call_ + call == 0;
+  }
+  //! Call `half`*8 + i has a number for each i, which lanes 4*i hold: those of calls 2q, 2q+1.
+  [[nodiscard]] __device__ __forceinline__ float2 to_columns(float of_call) const
+  {
+    return make_float2(__shfl_sync(0xffffffffu, of_call, quad_ * 8),
+                       __shfl_sync(0xffffffffu, of_call, quad_ * 8 + 4));
   }
 
-  //! Starts the copies of a position into a buffer, as one group.
-  __device__ __forceinline__ void copy_position(int p, int buffer)
+  //! Starts the copies of the next tile of this warp into a stage, as one group: the states of a
+  //! unit, then its rows.
+  __device__ __forceinline__ void copy_next(int stage)
   {
-    if (p < count_) {
-      unsigned char* const to = buffer_of(buffer);
-      const std::int64_t position = first_ + p;
-      detail::copy_tile<bfloat16, HeadWidth>(
-          to, pass_.rows + position * pass_.position_stride + head_ * HeadWidth, pass_.row_stride,
-          warp_, pass_.num_rows, TeamWarps, row_lanes_);
-      auto* const scalars = reinterpret_cast<float*>(to + at_.scalars);
-      if (pass_.kept) {
-        detail::copy_tile<State, HeadWidth>(to + at_.states, state_of(0, p), pass_.slot_stride,
-                                            warp_, pass_.num_calls, TeamWarps, state_lanes_);
-        for (int j = lane_; warp_ == 0 && j < pass_.num_calls; j += 32) {
-          detail::copy_async_4(scalars + pass_.num_rows + j, pass_.state_lse + head_index(j, p));
+    if (next_.position < count_) {
+      const std::int64_t position = first_ + next_.position;
+      if (next_row_ < 0) {
+        copy_tile(stage, reinterpret_cast<const bfloat16*>(state_of(0, next_)), pass_.slot_stride,
+                  num_calls_);
+        if (lane_ < num_calls_) {
+          detail::copy_async_4(scalars(stage) + lane_, pass_.state_lse + head_index(lane_, next_));
         }
+        next_row_ = 0;
       }
-      const int known = pass_.num_rows - (pass_.has_new_row ? 1 : 0);
-      for (int n = lane_; warp_ == TeamWarps - 1 && n < known; n += 32) {
-        detail::copy_async_4(scalars + n, pass_.inverse_rms + n * pass_.num_positions + position);
+      else {
+        const int rest = pass_.num_rows - next_row_;
+        copy_tile(stage,
+                  pass_.rows + next_row_ * pass_.row_stride + position * pass_.position_stride +
+                      next_.head * HeadWidth,
+                  pass_.row_stride, rest);
+        if (lane_ < (min)(rest - (pass_.has_new_row ? 1 : 0), 16)) {
+          detail::copy_async_4(
+              scalars(stage) + lane_,
+              pass_.inverse_rms + (next_row_ + lane_) * pass_.num_positions + position);
+        }
+        next_row_ += 16;
+        if (next_row_ >= pass_.num_rows) {
+          next_row_ = states_in_tiles() ? -1 : 0;
+          next_.step(blockDim.x / 32, pass_.num_heads);
+        }
       }
     }
     detail::end_copy_group();
   }
 
-  //! Every warp sums the squares of four positions at a time and sends them to all heads' blocks.
-  __device__ __forceinline__ void find_new_inverse_rms()
+  //! Lines past `count` become zero: they have no weight, and zero times anything else would not do.
+  __device__ __forceinline__ void copy_tile(int stage, const bfloat16* from, std::int64_t stride,
+                                            int count) const
   {
-    constexpr int vectors = HeadWidth / 8;
-    const int warps = blockDim.x / 32;
-    const int stride = (pass_.num_heads + 1) * pass_.positions_per_block;
-    const bfloat16* const row =
-        pass_.rows + (pass_.num_rows - 1) * pass_.row_stride + head_ * HeadWidth;
-    detail::wait_for_cluster();
-    for (int start = threadIdx.x / 32; start < count_; start += 4 * warps) {
-      uint4 values[4];
+    const bfloat16* const first = from + quad_ * 8;
+    const std::uint32_t target = address(stage);
 #pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        const int p = start + x * warps;
-        values[x] = make_uint4(0, 0, 0, 0);
-        if (p < count_ && lane_ < vectors) {
-          values[x] = __ldcg(
-              reinterpret_cast<const uint4*>(row + (first_ + p) * pass_.position_stride) + lane_);
-        }
-      }
+    for (int half = 0; half < 2; ++half) {
+      const int line = half * 8 + row_;
+      const bool exists = line < count;
+      const bfloat16* const source = exists ? first + line * stride : first;
 #pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        const int p = start + x * warps;
-        float sum = detail::add_squares(values[x], 1.0f, 0.0f);
-        float scaled = detail::add_squares(values[x], thread::overflow_scale<float>, 0.0f);
-#pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) {
-          sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-          scaled += __shfl_xor_sync(0xffffffffu, scaled, distance);
-        }
-        if (p < count_ && lane_ < pass_.num_heads) {
-          float* const place = squares() + (head_ + 1) * pass_.positions_per_block + p;
-          detail::send(detail::shared_address(place), exchange(), lane_, sum);
-          detail::send(detail::shared_address(place + stride), exchange(), lane_, scaled);
-        }
-      }
-    }
-    detail::wait_for_bytes(exchange(), 0);
-    for (int p = threadIdx.x; p < count_; p += blockDim.x) {
-      float sum = 0;
-      float scaled = 0;
-      for (int h = 1; h <= pass_.num_heads; ++h) {
-        sum += squares()[h * pass_.positions_per_block + p];
-        scaled += squares()[stride + h * pass_.positions_per_block + p];
-      }
-      const float inverse = detail::row_inverse_rms(sum, scaled, pass_.inverse_width, pass_.eps);
-      squares()[p] = inverse;
-      if (head_ == 0) {
-        pass_.inverse_rms[(pass_.num_rows - 1) * pass_.num_positions + first_ + p] = inverse;
+      for (int u = 0; u < tile::groups; ++u) {
+        detail::copy_async_or_zero(target + vector_offset(half, u), source + u * 32, exists);
       }
     }
   }
-
-  //! Logits and softmax of calls [first, first + 8) at a position. The weights come as the first
-  //! operand of the mixes; the kept state's weight of call first + row_ is the answer.
-  __device__ __forceinline__ float find_weights(
-      int p, int first, unsigned char* buffer,
-      std::uint32_t (&weights)[static_cast<std::size_t>(Chunks)][4]);
-
-  //! Mixes of calls [first, first + 8), into the places of their states.
-  __device__ __forceinline__ void combine(
-      int first, unsigned char* buffer,
-      const std::uint32_t (&weights)[static_cast<std::size_t>(Chunks)][4], float carried);
-
-  //! Two columns: the kept ones with their weight, plus the new ones, in place.
-  __device__ __forceinline__ void add_state(unsigned char* place, float first, float second,
-                                            float carried) const;
-
-  //! Writes the mixes of calls [first, first + 8) to their slots, and a finished one to y.
-  __device__ __forceinline__ void store(int p, int first, const unsigned char* buffer) const
+  //! Of vector 4u + q of line `half`*8 + i.
+  [[nodiscard]] __device__ __forceinline__ int vector_offset(int half, int u) const
   {
-    using shape = detail::tile_lanes<State, HeadWidth>;
-    const int end = (min)(first + 8, pass_.num_calls);
-    for (int call = first + state_lanes_.row; call < end; call += shape::rows) {
-#pragma unroll
-      for (int round = 0; round < shape::rounds; ++round) {
-        if (!state_lanes_.has(round)) { continue; }
-        const int vector = state_lanes_.vector + round * 32;
-        const uint4 values =
-            *reinterpret_cast<const uint4*>(buffer + at_.states + call * state_bytes + vector * 16);
-        if (call > 0 || !pass_.finishes) {
-          detail::store_16_bytes(state_of(call, p) + vector * shape::elements, values);
-          continue;
-        }
-        bfloat16* const y =
-            pass_.y + (first_ + p) * pass_.y_stride + head_ * HeadWidth + vector * shape::elements;
-        if constexpr (sizeof(State) == 2) { detail::store_16_bytes(y, values); }
-        else {
-          detail::store_rounded(y, values);
-        }
-      }
-    }
+    constexpr int per_period = tile::period / 4;
+    return tile::offset(row_, u % per_period * 4 + quad_) + u / per_period * tile::period * 16 +
+           half * 8 * tile::line_bytes;
   }
+  //! Of vector 2j + (lane_ / 8 % 2) of line lane_ / 16 * 8 + lane_ % 8: how four 8 x 8 matrices of a
+  //! tile's 16 columns are addressed.
+  [[nodiscard]] __device__ __forceinline__ int tile_offset(int j) const
+  {
+    constexpr int per_period = tile::period / 2;
+    return tile::offset(lane_ % 8, j % per_period * 2 + lane_ / 8 % 2) +
+           lane_ / 16 * 8 * tile::line_bytes + j / per_period * tile::period * 16;
+  }
+  //! Of vector 4u + (lane_ / 8) of call `half`*8 + lane_ % 8: the same for 32 columns of eight calls.
+  [[nodiscard]] __device__ __forceinline__ int state_offset(int half, int u) const
+  {
+    constexpr int per_period = tile::period / 4;
+    return tile::offset(lane_ % 8, u % per_period * 4 + lane_ / 8) +
+           u / per_period * tile::period * 16 + half * 8 * tile::line_bytes;
+  }
+
+  __device__ __forceinline__ void sum_new_squares();
+  __device__ __forceinline__ void find_new_inverse_rms();
+  __device__ __forceinline__ void start(const unit& at, int& stage);
+  __device__ __forceinline__ void add_tile(int head, int stage, int count);
+  __device__ __forceinline__ void weigh(int half, int count, const float (&inverse)[2][2],
+                                        float (&logits)[2][4]);
+  __device__ __forceinline__ void finish(const unit& at, int stage);
 
   const advance_tensor_params& pass_;
+  int first_call_;  // of this block
+  int num_calls_;
   layout at_;
   unsigned char* shared_;
   int lane_;
-  int row_;   // i: a call
-  int quad_;  // q
-  int team_;  // those beyond the last only help at the start
-  int warp_;  // of the team
-  int head_;
+  int row_;             // i
+  int quad_;            // q
   std::int64_t first_;  // position of this block
   int count_;           // of its positions
-  detail::tile_lanes<bfloat16, HeadWidth> row_lanes_;
-  detail::tile_lanes<State, HeadWidth> state_lanes_;
+  unsigned char* stages_;
+  unit next_;     // to be copied
+  int next_row_;  // below 0: the states
+  float mixes_[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(steps)][4];
+  float largest_[static_cast<std::size_t>(Halves)];
+  float sum_[static_cast<std::size_t>(Halves)];  // of this lane's lines
 };
 
 }  // namespace block

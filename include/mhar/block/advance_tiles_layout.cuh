@@ -2,36 +2,33 @@
 //! Shared memory of advance_tiles, as host and device see it.
 #pragma once
 
-#include <mhar/block/detail/tile_copy.cuh>
+#include <mhar/config.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! Byte offsets: queries (both parts), the sums of squares of new rows, then the teams' buffers,
-//! each with the rows of a position, the states of its calls, inverse rms and lse.
-template <int HeadWidth, class State>
+//! Every warp has a ring of stages. A stage is a tile of 16 lines of one head, lines being rows or
+//! the states of calls, and one number per line: its inverse rms or its lse. Behind the rings lie
+//! the packed queries, the sums of squares of new rows, [2][positions][heads], and their inverse
+//! rms, [positions].
+template <int HeadWidth>
 struct advance_tiles_layout
 {
-  int low_queries;
-  int squares;  //!< an exchange first, then [2][H + 1][positions]
-  int buffers;
-  int states;  //!< within a buffer
-  int scalars;
-  int buffer_bytes;
+  static constexpr int tile_bytes = 16 * HeadWidth * 2;
+  static constexpr int stage_bytes = tile_bytes + 64;
+
+  int queries;
+  int squares;
+  int inverse_rms;
   int total;
 
-  MHAR_HOST_DEVICE advance_tiles_layout(int num_calls, int num_rows, int num_heads, int positions,
-                                        int num_buffers)
+  MHAR_HOST_DEVICE advance_tiles_layout(int num_warps, int num_stages, int num_calls, int num_heads,
+                                        int positions)
   {
-    const int row_bytes = detail::tile_row_bytes<bfloat16, HeadWidth>;
-    const int calls = (num_calls + 7) / 8 * 8;
-    low_queries = calls * row_bytes;
-    squares = 2 * low_queries;
-    buffers = (squares + 16 + 2 * (num_heads + 1) * positions * 4 + 15) / 16 * 16;
-    states = num_rows * row_bytes;
-    scalars = states + num_calls * detail::tile_row_bytes<State, HeadWidth>;
-    buffer_bytes = (scalars + (num_rows + num_calls) * 4 + 15) / 16 * 16;
-    total = buffers + num_buffers * buffer_bytes;
+    queries = (num_warps * num_stages * stage_bytes + 127) / 128 * 128;
+    squares = queries + num_calls * num_heads * HeadWidth * 4;
+    inverse_rms = squares + 2 * positions * num_heads * 4;
+    total = inverse_rms + positions * 4;
   }
 };
 

@@ -32,12 +32,11 @@ struct advance_tensor_params
   float* state_lse = nullptr;  //!< [num_calls][P, H]
   bfloat16* y = nullptr;       //!< of the first call, when it is finished
   std::int64_t y_stride = 0;
+  void* mix = nullptr;  //!< of the first call, when it is finished, typed as states; may be null
+  std::int64_t mix_stride = 0;
   float* lse = nullptr;  //!< [P, H] of the first call, when it is finished; may be null
 
-  // Of the kernel that keeps rows in shared memory:
-  int positions_per_block = 0;
-  int num_teams = 0;
-  int buffers_per_team = 1;
+  int positions_per_block = 0;  //!< of advance_tiles
 };
 
 //! Members are rows top, top - 1, ...; the row pointers start at the top row and step down.

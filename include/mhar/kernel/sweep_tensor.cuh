@@ -13,28 +13,32 @@ MHAR_NAMESPACE_BEGIN
 namespace kernel {
 
 //! One block per eight positions.
-template <int HeadWidth, int Rows, class State, int MinBlocks>
-__global__ void __launch_bounds__(256, MinBlocks)
+template <int HeadWidth, int Rows, class State>
+__global__ void __launch_bounds__(256, 1)
     advance_rows_kernel(const __grid_constant__ block::advance_tensor_params pass)
 {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using advance = block::advance_rows<HeadWidth, Rows, State>;
   __shared__ typename advance::storage storage;
+  extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  advance work{pass, storage};
+  advance work{pass, storage, shared};
   work.prepare();
   block::detail::wait_for_dependencies();
   work.run();
+#endif
 }
 
-//! One cluster of the heads per range of positions.
-template <int HeadWidth, int Chunks, int TeamWarps, class State>
-__global__ void __launch_bounds__(tuning::sweep_policy::advance_threads(Chunks), 1)
+//! One block per range of positions and 8*Halves calls.
+template <int HeadWidth, int Halves, class State>
+__global__ void __launch_bounds__(32 * tuning::sweep_policy::advance_warps(Halves), 1)
     advance_tiles_kernel(const __grid_constant__ block::advance_tensor_params pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  block::advance_tiles<HeadWidth, Chunks, TeamWarps, State> work{pass, shared};
+  block::advance_tiles<HeadWidth, Halves, tuning::sweep_policy::advance_stages, State> work{pass,
+                                                                                            shared};
   work.prepare();
   block::detail::wait_for_dependencies();
   work.run();

@@ -9,24 +9,25 @@ namespace tuning {
 
 struct sweep_policy
 {
-  //! Rows (forward) or calls (backward) up to which they stay in registers. The number of members
-  //! must not enter: a member's bits would depend on it.
+  //! Rows of a forward pass, calls of a backward one, up to which they stay in registers. The number
+  //! of members must not enter: a member's bits would depend on it.
+  static constexpr int short_rows = 6;
   static constexpr int short_range = 4;
-  //! Rows of the kernels that keep them in shared memory; longer ranges take the plain kernel.
-  static constexpr int max_advance_rows = 256;
   static constexpr int max_gather_rows = 16;
   //! Members of a short backward pass.
   static constexpr int max_short_members = 64;
   static constexpr int max_heads = 8;
 
-  //! Threads of advance_tiles for rows in so many chunks of 16: many rows need many registers.
-  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int advance_threads(int chunks) noexcept
+  //! Warps of advance_tiles for 8*halves calls, as many as registers and the queries in shared memory
+  //! leave room for, and tiles that each has on the way.
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int advance_warps(int halves) noexcept
   {
-    return chunks <= 4 ? 512 : 256;
+    return halves == 1 ? 16 : 12;
   }
-  static constexpr int gather_threads = 384;
+  static constexpr int advance_stages = 2;
   //! Positions of a block of advance_tiles; each costs shared memory when a row is new.
-  static constexpr int max_positions_per_block = 144;
+  static constexpr int max_positions_per_block = 64;
+  static constexpr int gather_threads = 384;
 
   //! Clusters of `num_heads` blocks that a device runs at once, one block per multiprocessor. Where
   //! the parts of the chip hold no whole number of clusters, a tenth of it is out of reach.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The two products of advance_tiles: logits to weights, and weights to mixes.
+//! The steps of advance_tiles: inverse rms of new rows, a unit's start, its tiles, its end.
 #pragma once
 
 #include <mhar/block/advance_tiles.cuh>
@@ -7,149 +7,320 @@
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-template <int HeadWidth, int Chunks, int TeamWarps, class State>
-__device__ __forceinline__ float advance_tiles<HeadWidth, Chunks, TeamWarps, State>::find_weights(
-    int p, int first, unsigned char* buffer,
-    std::uint32_t (&weights)[static_cast<std::size_t>(Chunks)][4])
+//! Squares of eight positions of a head at a time, over the lanes. The scaled sum serves rows whose
+//! squares overflow; where a lane's do not, it is a power of two times the other.
+template <int HeadWidth, int Halves, int Stages, class State>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::sum_new_squares()
 {
-  float sums[2 * Chunks][4];
+  constexpr float scale = thread::overflow_scale<float>;
+  auto* const squares = reinterpret_cast<float*>(shared_ + at_.squares);
+  const int scaled_squares = pass_.positions_per_block * pass_.num_heads;
+  const int units = (count_ + 7) / 8 * pass_.num_heads;
+#pragma unroll 1
+  for (int x = threadIdx.x / 32; x < units; x += blockDim.x / 32) {
+    const int head = x % pass_.num_heads;
+    const int p = x / pass_.num_heads * 8 + row_;
+    const bfloat16* const row = pass_.rows + (pass_.num_rows - 1) * pass_.row_stride +
+                                (first_ + (min)(p, count_ - 1)) * pass_.position_stride +
+                                head * HeadWidth + quad_ * 8;
+    uint4 values[static_cast<std::size_t>(tile::groups)];
 #pragma unroll
-  for (int x = 0; x < 2 * Chunks; ++x) { sums[x][0] = sums[x][1] = sums[x][2] = sums[x][3] = 0; }
-  const std::uint32_t queries =
-      detail::shared_address(shared_ + (lane_ / 8 % 2 == 0 ? 0 : at_.low_queries) +
-                             (first + lane_ % 8) * row_bytes + lane_ / 16 * 16);
-  std::uint32_t rows[Chunks];
+    for (int u = 0; u < tile::groups; ++u) { values[u] = detail::load_vector(row + u * 32); }
+    float sum = 0;
 #pragma unroll
-  for (int x = 0; x < Chunks; ++x) {
-    const int n = (min)(x * 16 + lane_ / 16 * 8 + lane_ % 8, pass_.num_rows - 1);
-    rows[x] = detail::shared_address(buffer + n * row_bytes + lane_ / 8 % 2 * 16);
-  }
-#pragma unroll(unrolled ? HeadWidth / 16 : 2)
-  for (int step = 0; step < HeadWidth / 16; ++step) {
-    std::uint32_t a[4];
-    detail::load_matrices(a, queries + step * 32);
+    for (int u = 0; u < tile::groups; ++u) { sum = detail::add_squares(values[u], 1.0f, sum); }
+    float scaled = sum * scale * scale;
+    if (thread::overflowed(sum)) {
+      scaled = 0;
 #pragma unroll
-    for (int x = 0; x < Chunks; ++x) {
-      if (unrolled || x * 16 < pass_.num_rows) {
-        std::uint32_t b[4];
-        detail::load_matrices(b, rows[x] + step * 32);
-        detail::multiply_add_16(sums[2 * x], a, b[0], b[1]);
-        detail::multiply_add_16(sums[2 * x + 1], a, b[2], b[3]);
+      for (int u = 0; u < tile::groups; ++u) {
+        scaled = detail::add_squares(values[u], scale, scaled);
       }
     }
-  }
-  const auto* const scalars = reinterpret_cast<const float*>(buffer + at_.scalars);
-  const int call = first + row_;
-  const bool has_state = pass_.kept && call < pass_.num_calls;
-  const float carried = has_state ? scalars[pass_.num_rows + call] * detail::log2_of_e : -INFINITY;
-  float largest = carried;
 #pragma unroll
-  for (int x = 0; x < 2 * Chunks; ++x) {
+    for (int distance = 1; distance < 4; distance *= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+      scaled += __shfl_xor_sync(0xffffffffu, scaled, distance);
+    }
+    if (quad_ == 0 && p < count_) {
+      squares[p * pass_.num_heads + head] = sum;
+      squares[scaled_squares + p * pass_.num_heads + head] = scaled;
+    }
+  }
+}
+
+//! Heads in order.
+template <int HeadWidth, int Halves, int Stages, class State>
+__device__ __forceinline__ void
+advance_tiles<HeadWidth, Halves, Stages, State>::find_new_inverse_rms()
+{
+  const auto* const squares = reinterpret_cast<const float*>(shared_ + at_.squares);
+  const int scaled_squares = pass_.positions_per_block * pass_.num_heads;
+  for (int p = threadIdx.x; p < count_; p += blockDim.x) {
+    float sum = 0;
+    float scaled = 0;
+    for (int h = 0; h < pass_.num_heads; ++h) {
+      sum += squares[p * pass_.num_heads + h];
+      scaled += squares[scaled_squares + p * pass_.num_heads + h];
+    }
+    const float inverse = detail::row_inverse_rms(sum, scaled, pass_.inverse_width, pass_.eps);
+    new_inverse_rms()[p] = inverse;
+    if (first_call_ == 0) {
+      pass_.inverse_rms[(pass_.num_rows - 1) * pass_.num_positions + first_ + p] = inverse;
+    }
+  }
+}
+
+//! Mixes, largest logits and sums as the kept states have them, or of nothing.
+template <int HeadWidth, int Halves, int Stages, class State>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::start(
+    const unit& at, int& stage)
+{
+  if (!pass_.kept) {
+#pragma unroll
+    for (int half = 0; half < Halves; ++half) {
+#pragma unroll
+      for (int j = 0; j < steps; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) { mixes_[half][j][e] = 0; }
+      }
+      largest_[half] = -INFINITY;
+      sum_[half] = 0;
+    }
+    return;
+  }
+  if constexpr (sizeof(State) == 2) {
+    detail::wait_for_copy_groups<Stages - 1>();
+    __syncwarp();
+  }
+#pragma unroll
+  for (int half = 0; half < Halves; ++half) {
+    if constexpr (sizeof(State) == 2) {
+#pragma unroll
+      for (int u = 0; u < tile::groups; ++u) {
+        std::uint32_t pairs[4];
+        detail::load_transposed(pairs, address(stage) + state_offset(half, u));
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          float(&mix)[4] = mixes_[half][2 * u + x / 2];
+          mix[x % 2 * 2] = detail::first_of(pairs[x]);
+          mix[x % 2 * 2 + 1] = detail::second_of(pairs[x]);
+        }
+      }
+    }
+    else {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float* const from =
+            state_of((min)(half * 8 + quad_ * 2 + e, num_calls_ - 1), at) + row_;
+#pragma unroll
+        for (int j = 0; j < steps; ++j) {
+          mixes_[half][j][e] = from[j * 16];
+          mixes_[half][j][e + 2] = from[j * 16 + 8];
+        }
+      }
+    }
+    const int call = half * 8 + row_;
+    float lse = 0;
+    if (call < num_calls_) {
+      lse = sizeof(State) == 2 ? scalars(stage)[call] : pass_.state_lse[head_index(call, at)];
+    }
+    largest_[half] = lse * detail::log2_of_e;
+    sum_[half] = quad_ == 0 ? 1.0f : 0.0f;
+  }
+  if constexpr (sizeof(State) == 2) {
+    __syncwarp();
+    copy_next(stage);
+    stage = stage + 1 == Stages ? 0 : stage + 1;
+  }
+}
+
+//! Logits of a tile's lines to weights relative to the largest so far; what was summed before is
+//! brought to the same scale.
+template <int HeadWidth, int Halves, int Stages, class State>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::weigh(
+    int half, int count, const float (&inverse)[2][2], float (&logits)[2][4])
+{
+  float largest = largest_[half];
+#pragma unroll
+  for (int x = 0; x < 2; ++x) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int n = x * 8 + quad_ * 2 + e;
-      const int last = pass_.num_rows - 1;
-      const float inverse = n >= last && pass_.has_new_row ? squares()[p] : scalars[(min)(n, last)];
-      const float logit = (sums[x][e] + sums[x][e + 2]) * (inverse * detail::log2_of_e);
-      sums[x][e] = n <= last ? logit : -INFINITY;
-      largest = fmaxf(largest, sums[x][e]);
+      float& logit = logits[x][e];
+      logit = (logit + logits[x][e + 2]) * inverse[x][e];
+      if (x * 8 + quad_ * 2 + e >= count) { logit = -INFINITY; }
+      largest = fmaxf(largest, logit);
     }
   }
   largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
   largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-  float sum = 0;
+  // Nothing was summed before the first line; there, one spares the products with zero.
+  const float factor =
+      largest_[half] == -INFINITY ? 1.0f : detail::exp2_approximate(largest_[half] - largest);
+  largest_[half] = largest;
+  float sum = sum_[half] * factor;
 #pragma unroll
-  for (int x = 0; x < 2 * Chunks; ++x) {
-    sums[x][0] = detail::exp2_approximate(sums[x][0] - largest);
-    sums[x][1] = detail::exp2_approximate(sums[x][1] - largest);
-    sum += sums[x][0] + sums[x][1];
-  }
-  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-  const float carried_weight = detail::exp2_approximate(carried - largest);
-  sum += carried_weight;
-  const float factor = 1.0f / sum;
+  for (int x = 0; x < 2; ++x) {
 #pragma unroll
-  for (int x = 0; x < 2 * Chunks; ++x) {
-    const float even = sums[x][0] * factor;
-    const float odd = sums[x][1] * factor;
-    const std::uint32_t high = detail::make_pair(even, odd);
-    weights[x / 2][x % 2 * 2] = high;
-    weights[x / 2][x % 2 * 2 + 1] = detail::make_low_pair(high, even, odd);
-  }
-  if (quad_ == 0 && call < pass_.num_calls) {
-    const float lse = (largest + log2f(sum)) * detail::log_of_2;
-    if (call > 0 || !pass_.finishes) { pass_.state_lse[head_index(call, p)] = lse; }
-    else if (pass_.lse != nullptr) {
-      pass_.lse[head_index(0, p)] = lse;
+    for (int e = 0; e < 2; ++e) {
+      logits[x][e] = detail::exp2_approximate(logits[x][e] - largest);
+      sum += logits[x][e];
     }
   }
-  return carried_weight * factor;
+  sum_[half] = sum;
+  if (__any_sync(0xffffffffu, factor != 1.0f)) {
+    const float2 factors = to_columns(factor);
+#pragma unroll
+    for (int j = 0; j < steps; ++j) {
+      mixes_[half][j][0] *= factors.x;
+      mixes_[half][j][1] *= factors.y;
+      mixes_[half][j][2] *= factors.x;
+      mixes_[half][j][3] *= factors.y;
+    }
+  }
 }
 
-template <int HeadWidth, int Chunks, int TeamWarps, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Chunks, TeamWarps, State>::combine(
-    int first, unsigned char* buffer,
-    const std::uint32_t (&weights)[static_cast<std::size_t>(Chunks)][4], float carried)
+//! The first `count` lines of a tile, or all 16: logits, weights, and their share of the mixes.
+template <int HeadWidth, int Halves, int Stages, class State>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::add_tile(int head,
+                                                                                          int stage,
+                                                                                          int count)
 {
-  const bool has_call = first + row_ < pass_.num_calls;
-  unsigned char* const state = buffer + at_.states + (first + row_) * state_bytes +
-                               quad_ * 2 * static_cast<int>(sizeof(State));
-  std::uint32_t rows[Chunks];
+  float logits[static_cast<std::size_t>(Halves)][2][4] = {};
+  const int pitch = pass_.num_heads * steps * 64;
+  const std::uint32_t queries =
+      detail::shared_address(shared_) + at_.queries + head * steps * 64 + quad_ * 16;
+  std::uint32_t own[static_cast<std::size_t>(Halves)];
 #pragma unroll
-  for (int x = 0; x < Chunks; ++x) {
-    const int n = (min)(x * 16 + lane_ % 16, pass_.num_rows - 1);
-    rows[x] = detail::shared_address(buffer + n * row_bytes + lane_ / 16 * 16);
+  for (int half = 0; half < Halves; ++half) {
+    // Calls past the last read another's queries; nobody asks for their mixes.
+    own[half] = queries + (min)(half * 8 + row_, num_calls_ - 1) * pitch;
   }
-#pragma unroll(unrolled ? HeadWidth / 32 : 1)
-  for (int group = 0; group < HeadWidth / 32; ++group) {
-    float sums[4][4];
+  const int swap = row_ % 2;
 #pragma unroll
-    for (int x = 0; x < 4; ++x) { sums[x][0] = sums[x][1] = sums[x][2] = sums[x][3] = 0; }
+  for (int u = 0; u < tile::groups; ++u) {
+    uint4 lines[2];
 #pragma unroll
-    for (int x = 0; x < Chunks; ++x) {
-      if (unrolled || x * 16 < pass_.num_rows) {
-        std::uint32_t left[4];
-        std::uint32_t right[4];
-        detail::load_transposed(left, rows[x] + group * 64);
-        detail::load_transposed(right, rows[x] + group * 64 + 32);
-        detail::multiply_add_16(sums[0], weights[x], left[0], left[1]);
-        detail::multiply_add_16(sums[1], weights[x], left[2], left[3]);
-        detail::multiply_add_16(sums[2], weights[x], right[0], right[1]);
-        detail::multiply_add_16(sums[3], weights[x], right[2], right[3]);
+    for (int x = 0; x < 2; ++x) {
+      lines[x] = detail::load_shared(address(stage) + vector_offset(x, u));
+    }
+#pragma unroll
+    for (int half = 0; half < Halves; ++half) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        const uint4 query = detail::load_shared(own[half] + ((2 * u + v) ^ swap) * 64);
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          detail::multiply_add_16(logits[half][x], query.x, query.y, query.z, query.w,
+                                  v == 0 ? lines[x].x : lines[x].z,
+                                  v == 0 ? lines[x].y : lines[x].w);
+        }
       }
     }
-    if (has_call) {
+  }
+  float inverse[2][2];
+#pragma unroll
+  for (int x = 0; x < 2; ++x) {
+    const auto pair = *reinterpret_cast<const float2*>(scalars(stage) + x * 8 + quad_ * 2);
+    inverse[x][0] = pair.x * detail::log2_of_e;
+    inverse[x][1] = pair.y * detail::log2_of_e;
+  }
+  std::uint32_t weights[static_cast<std::size_t>(Halves)][2];
+  std::uint32_t remainders[static_cast<std::size_t>(Halves)][2];
+#pragma unroll
+  for (int half = 0; half < Halves; ++half) {
+    weigh(half, count, inverse, logits[half]);
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+      const float first = logits[half][x][0];
+      const float second = logits[half][x][1];
+      weights[half][x] = detail::make_pair(first, second);
+      remainders[half][x] = detail::make_low_pair(weights[half][x], first, second);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < steps; ++j) {
+    std::uint32_t lines[4];
+    detail::load_transposed(lines, address(stage) + tile_offset(j));
+#pragma unroll
+    for (int half = 0; half < Halves; ++half) {
+      detail::multiply_add_16(mixes_[half][j], lines, weights[half][0], weights[half][1]);
+    }
+#pragma unroll
+    for (int half = 0; half < Halves; ++half) {
+      detail::multiply_add_16(mixes_[half][j], lines, remainders[half][0], remainders[half][1]);
+    }
+  }
+}
+
+//! Writes mixes and lse of a unit, through a stage whose tile has been used up.
+template <int HeadWidth, int Halves, int Stages, class State>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::finish(
+    const unit& at, int stage)
+{
+#pragma unroll
+  for (int half = 0; half < Halves; ++half) {
+    const int call = half * 8 + row_;
+    float sum = sum_[half];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (quad_ == 0 && call < num_calls_) {
+      const float lse = (largest_[half] + __log2f(sum)) * detail::log_of_2;
+      if (!is_finished(call)) { pass_.state_lse[head_index(call, at)] = lse; }
+      else if (pass_.lse != nullptr) {
+        pass_.lse[head_index(0, at)] = lse;
+      }
+    }
+    const float2 factors = to_columns(__fdividef(1.0f, sum));
+    if constexpr (sizeof(State) == 4) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int owner = half * 8 + quad_ * 2 + e;
+        if (owner >= num_calls_ || (is_finished(owner) && pass_.mix == nullptr)) { continue; }
+        const float factor = e == 0 ? factors.x : factors.y;
+        float* const to = (is_finished(owner) ? mix_of(at) : state_of(owner, at)) + row_;
+#pragma unroll
+        for (int j = 0; j < steps; ++j) {
+          to[j * 16] = mixes_[half][j][e] * factor;
+          to[j * 16 + 8] = mixes_[half][j][e + 2] * factor;
+        }
+      }
+      if (half > 0 || !is_finished(0)) { continue; }
+    }
+#pragma unroll
+    for (int u = 0; u < tile::groups; ++u) {
+      std::uint32_t pairs[4];
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
-        add_state(state + (group * 32 + x * 8) * static_cast<int>(sizeof(State)),
-                  sums[x][0] + sums[x][2], sums[x][1] + sums[x][3], carried);
+        const float(&mix)[4] = mixes_[half][2 * u + x / 2];
+        pairs[x] = detail::make_pair(mix[x % 2 * 2] * factors.x, mix[x % 2 * 2 + 1] * factors.y);
+      }
+      detail::store_transposed(address(stage) + state_offset(half, u), pairs);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int half = 0; half < Halves; ++half) {
+    const int call = half * 8 + row_;
+    if (call >= num_calls_ || (sizeof(State) == 4 && !is_finished(call))) { continue; }
+    bfloat16* const to =
+        (is_finished(call) ? pass_.y + (first_ + at.position) * pass_.y_stride + at.head * HeadWidth
+                           : reinterpret_cast<bfloat16*>(state_of(call, at))) +
+        quad_ * 8;
+#pragma unroll
+    for (int u = 0; u < tile::groups; ++u) {
+      *reinterpret_cast<uint4*>(to + u * 32) =
+          detail::load_shared(address(stage) + vector_offset(half, u));
+    }
+    if (sizeof(State) == 2 && is_finished(call) && pass_.mix != nullptr) {
+#pragma unroll
+      for (int u = 0; u < tile::groups; ++u) {
+        *reinterpret_cast<uint4*>(mix_of(at) + quad_ * 8 + u * 32) =
+            detail::load_shared(address(stage) + vector_offset(half, u));
       }
     }
-    __syncwarp();
   }
-}
-
-template <int HeadWidth, int Chunks, int TeamWarps, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Chunks, TeamWarps, State>::add_state(
-    unsigned char* place, float first, float second, float carried) const
-{
-  if constexpr (sizeof(State) == 2) {
-    auto* const pair = reinterpret_cast<std::uint32_t*>(place);
-    if (pass_.kept) {
-      first = fmaf(carried, detail::first_of(*pair), first);
-      second = fmaf(carried, detail::second_of(*pair), second);
-    }
-    *pair = detail::make_pair(first, second);
-  }
-  else {
-    auto* const pair = reinterpret_cast<float2*>(place);
-    if (pass_.kept) {
-      first = fmaf(carried, pair->x, first);
-      second = fmaf(carried, pair->y, second);
-    }
-    *pair = make_float2(first, second);
-  }
+  __syncwarp();
 }
 
 }  // namespace block

@@ -16,6 +16,20 @@ __device__ __forceinline__ void copy_async(void* to, const void* from)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(from) : "memory");
 }
 
+//! The same to an address of shared memory as instructions take it.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from)
+{
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+//! The same; zeros where there is nothing to copy. `from` may be read in any case.
+__device__ __forceinline__ void copy_async_or_zero(std::uint32_t to, const void* from, bool exists)
+{
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(exists ? 16 : 0)
+               : "memory");
+}
+
 //! The same for one float. In C++: *to = *from, some time later.
 __device__ __forceinline__ void copy_async_value(float* to, const float* from)
 {
@@ -56,6 +70,14 @@ __device__ __forceinline__ void wait_for_copy_groups(int pending)
 __device__ __forceinline__ void prefetch_to_l2(const void* address)
 {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+//! The same for a run of bytes; address and length are multiples of 16. Compute capability 9.0.
+__device__ __forceinline__ void prefetch_to_l2(const void* address, int bytes)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes));
+#endif
 }
 
 }  // namespace block::detail

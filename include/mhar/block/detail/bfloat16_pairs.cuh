@@ -53,6 +53,12 @@ namespace block::detail {
   return result;
 }
 
+//! Sixteen bytes of shared memory.
+[[nodiscard]] __device__ __forceinline__ uint4 load_shared(std::uint32_t address)
+{
+  return *static_cast<const uint4*>(__cvta_shared_to_generic(address));
+}
+
 //! The inverse rms from a row's sum of squares; `scaled` is the sum under overflow_scale, for rows
 //! whose squares overflow. The reciprocal root of the special function unit is within two units in
 //! the last place.

@@ -59,6 +59,17 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], std::uin
                : "memory");
 }
 
+//! Four 8 x 8 matrices to shared memory: the reverse of load_transposed. Compute capability 9.0.
+__device__ __forceinline__ void store_transposed(std::uint32_t address,
+                                                 const std::uint32_t (&from)[4])
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+#endif
+}
+
 //! An 8 x 8 matrix of which a lane holds columns 2q, 2q+1 of row i, transposed.
 [[nodiscard]] __device__ __forceinline__ std::uint32_t transpose(std::uint32_t pair)
 {

@@ -39,6 +39,27 @@ template <class T>
                 params);
 }
 
+//! A pass that tensor cores serve. What they cannot end, the plain kernel does: the first call and
+//! nothing else, so that the bits of the others do not depend on it.
+template <class T>
+[[nodiscard]] status advance_served(const advance_problem<T>& problem,
+                                    const device_properties& properties,
+                                    const context& where) noexcept
+{
+  if (ends_on_tensor_cores(problem)) { return advance_tensor(problem, properties, where); }
+  advance_problem<T> first = problem;
+  first.num_calls = 1;
+  const status launched = advance_any(first, properties, where);
+  if (!launched.ok() || problem.num_calls == 1) { return launched; }
+  advance_problem<T> others = problem;
+  ++others.first_call;
+  --others.num_calls;
+  ++others.states.first_slot;
+  others.num_new_rows = 0;
+  others.end = pass_end::keep_all;
+  return advance_tensor(others, properties, where);
+}
+
 }  // namespace detail
 
 template <class T>
@@ -49,8 +70,9 @@ status advance(const advance_problem<T>& problem, const context& where) noexcept
   detail::device_properties properties;
   if (const status asked = detail::query(properties); !asked.ok()) { return asked; }
   if constexpr (cuda::std::is_same_v<T, bfloat16>) {
-    const status launched = detail::advance_tensor(problem, properties, where);
-    if (launched.code != code::unsupported) { return launched; }
+    if (detail::serves(problem, properties)) {
+      return detail::advance_served(problem, properties, where);
+    }
   }
   return detail::advance_any(problem, properties, where);
 }

@@ -9,24 +9,32 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
-//! Depends on nothing that differs between a pass and its recomputation but the stage of the first
-//! call, and on the number of calls not at all.
+//! Whether a pass is one for tensor cores. Asks only for what a pass shares with the recomputation of
+//! any of its calls, so that both take the same kernels: neither for the number of calls nor for what
+//! becomes of the first one.
 [[nodiscard]] inline bool serves(const advance_problem<bfloat16>& problem,
                                  const device_properties& properties) noexcept
 {
-  const output_stage& stage = problem.stage;
-  const route_outputs<bfloat16>& outputs = problem.outputs;
-  const bool plain_output = !stage.partial && !stage.gate && stage.norm == output_norm::none &&
-                            !outputs.combined && !outputs.mix && outputs.y &&
-                            is_tensor_matrix(outputs.y);
   return properties.capability >= 90 && has_tensor_kernel(problem.extent) &&
          are_tensor_sites(problem.sites) && problem.sites.null_source == nullptr &&
-         problem.private_row == nullptr && problem.num_rows >= 1 && problem.num_new_rows <= 1 &&
-         problem.num_rows <= tuning::sweep_policy::max_advance_rows &&
+         problem.num_rows >= 1 &&
          are_tensor_rows(rows_from(problem.rows, problem.first_row), problem.num_rows,
                          problem.extent.num_positions) &&
-         are_tensor_states(problem.states.mix, problem.states.slot_stride) &&
-         (problem.end == pass_end::keep_all || plain_output);
+         are_tensor_states(problem.states.mix, problem.states.slot_stride);
+}
+
+//! Whether tensor cores can end the first call of a pass that is one for them. Where they cannot, the
+//! plain kernel takes that call alone, and they the others.
+[[nodiscard]] inline bool ends_on_tensor_cores(const advance_problem<bfloat16>& problem) noexcept
+{
+  const output_stage& stage = problem.stage;
+  const route_outputs<bfloat16>& outputs = problem.outputs;
+  return problem.end == pass_end::keep_all ||
+         (problem.private_row == nullptr && !stage.partial && !stage.gate &&
+          stage.norm == output_norm::none && !outputs.combined && outputs.y &&
+          is_tensor_matrix(outputs.y) &&
+          (!outputs.mix || (outputs.mix.type == problem.states.type &&
+                            are_tensor_states(outputs.mix.data, outputs.mix.position_stride))));
 }
 
 [[nodiscard]] inline block::advance_tensor_params params_of(
@@ -48,7 +56,7 @@ namespace detail {
   pass.row_stride = stride_of(rows, problem.num_rows);
   pass.position_stride = rows.position_stride;
   pass.num_rows = problem.num_rows;
-  pass.has_new_row = problem.num_new_rows == 1;
+  pass.has_new_row = problem.num_new_rows >= 1;
   pass.inverse_rms = problem.inverse_rms + problem.first_row * extent.num_positions;
   pass.kept = problem.start == pass_start::kept;
   pass.finishes = problem.end == pass_end::finish_first;
@@ -60,64 +68,50 @@ namespace detail {
   }
   pass.y = static_cast<bfloat16*>(problem.outputs.y.data);
   pass.y_stride = problem.outputs.y.position_stride;
+  pass.mix = problem.outputs.mix.data;
+  pass.mix_stride = problem.outputs.mix.position_stride;
   pass.lse = problem.outputs.lse;
   return pass;
 }
 
-//! Few rows: one block per eight positions. Where the positions do not fill the device, a block may
-//! have all registers.
+//! Few rows: one block per eight positions.
 template <int HeadWidth, int Rows, class State>
 [[nodiscard]] status launch_advance_rows(const block::advance_tensor_params& pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
+  using advance = block::advance_rows<HeadWidth, Rows, State>;
+  const int calls = pass.num_calls < 8 ? pass.num_calls : 8;
   launch_shape shape;
-  const std::int64_t blocks = (pass.num_positions + 7) / 8;
-  shape.grid = static_cast<unsigned>(blocks);
+  shape.grid = static_cast<unsigned>((pass.num_positions + 7) / 8);
   shape.block = static_cast<unsigned>(32 * pass.num_heads);
-  if (Rows <= 2 && blocks > properties.multiprocessors) {
-    return launch(where, properties, shape, &kernel::advance_rows_kernel < HeadWidth, Rows, State,
-                  Rows <= 2 ? 2 : 1 >, pass);
-  }
-  return launch(where, properties, shape, &kernel::advance_rows_kernel<HeadWidth, Rows, State, 1>,
+  shape.shared_memory = static_cast<std::size_t>(calls * pass.num_heads * advance::query_bytes);
+  return launch(where, properties, shape, &kernel::advance_rows_kernel<HeadWidth, Rows, State>,
                 pass);
 }
 
-//! Many rows: as many teams as shared memory has room for, with two buffers each where all fit.
-template <int HeadWidth, int Chunks, int TeamWarps, class State>
+//! Many rows: one block per multiprocessor where the positions allow it.
+template <int HeadWidth, int Halves, class State>
 [[nodiscard]] status launch_advance_tiles(block::advance_tensor_params pass,
                                           const device_properties& properties,
                                           const context& where) noexcept
 {
-  using tiles = block::advance_tiles<HeadWidth, Chunks, TeamWarps, State>;
-  constexpr int all_teams = tuning::sweep_policy::advance_threads(Chunks) / 32 / TeamWarps;
-  const int clusters =
-      tuning::sweep_policy::num_clusters(properties.multiprocessors, pass.num_heads);
+  using policy = tuning::sweep_policy;
+  constexpr int most_calls = 8 * Halves;
+  constexpr int warps = policy::advance_warps(Halves);
   pass.positions_per_block = static_cast<int>(positions_per_block(
-      pass.num_positions, clusters, tuning::sweep_policy::max_positions_per_block));
-  const auto bytes_of = [&](int buffers) {
-    const typename tiles::layout layout{pass.num_calls, pass.num_rows, pass.num_heads,
-                                        pass.positions_per_block, buffers};
-    return layout.total;
-  };
-  pass.num_teams = all_teams;
-  pass.buffers_per_team = bytes_of(2 * all_teams) <= properties.shared_memory_per_block ? 2 : 1;
-  while (pass.num_teams > 1 &&
-         bytes_of(pass.num_teams * pass.buffers_per_team) > properties.shared_memory_per_block) {
-    --pass.num_teams;
-  }
-  const int bytes = bytes_of(pass.num_teams * pass.buffers_per_team);
-  if (bytes > properties.shared_memory_per_block) { return not_served(); }
-  const int warps = pass.num_teams * TeamWarps;
+      pass.num_positions, properties.multiprocessors, policy::max_positions_per_block));
+  const int calls = pass.num_calls < most_calls ? pass.num_calls : most_calls;
+  const block::advance_tiles_layout<HeadWidth> layout{warps, policy::advance_stages, calls,
+                                                      pass.num_heads, pass.positions_per_block};
   launch_shape shape;
-  shape.grid = dim3(static_cast<unsigned>(pass.num_heads),
-                    static_cast<unsigned>((pass.num_positions + pass.positions_per_block - 1) /
-                                          pass.positions_per_block));
-  shape.block = static_cast<unsigned>(32 * (warps < 8 ? 8 : warps));
-  shape.shared_memory = static_cast<std::size_t>(bytes);
-  shape.cluster = pass.has_new_row ? static_cast<unsigned>(pass.num_heads) : 1;
-  return launch(where, properties, shape,
-                &kernel::advance_tiles_kernel<HeadWidth, Chunks, TeamWarps, State>, pass);
+  shape.grid = dim3(static_cast<unsigned>((pass.num_positions + pass.positions_per_block - 1) /
+                                          pass.positions_per_block),
+                    static_cast<unsigned>((pass.num_calls + most_calls - 1) / most_calls));
+  shape.block = 32 * warps;
+  shape.shared_memory = static_cast<std::size_t>(layout.total);
+  return launch(where, properties, shape, &kernel::advance_tiles_kernel<HeadWidth, Halves, State>,
+                pass);
 }
 
 //! The kernel for the number of rows; the number of calls must not change a call's bits.
@@ -126,33 +120,39 @@ template <int HeadWidth, class State>
                                     const device_properties& properties,
                                     const context& where) noexcept
 {
-  if (pass.num_rows <= tuning::sweep_policy::short_range) {
-    return dispatch_at_least<1, 2, 3, 4>(pass.num_rows, not_served(), [&](auto rows) {
+  static_assert(tuning::sweep_policy::short_rows == 6, "the numbers of rows below end there");
+  if (pass.num_rows <= tuning::sweep_policy::short_rows) {
+    return dispatch_at_least<1, 2, 3, 4, 5, 6>(pass.num_rows, not_served(), [&](auto rows) {
       return launch_advance_rows<HeadWidth, decltype(rows)::value, State>(pass, properties, where);
     });
   }
-  return dispatch_at_least<1, 2, 4, 8, 16>(
-      (pass.num_rows + 15) / 16, not_served(), [&](auto chunks) {
-        constexpr int count = decltype(chunks)::value;
-        return pass.num_calls <= 8
-                   ? launch_advance_tiles<HeadWidth, count, 1, State>(pass, properties, where)
-                   : launch_advance_tiles<HeadWidth, count, 2, State>(pass, properties, where);
-      });
+  return pass.num_calls <= 8 ? launch_advance_tiles<HeadWidth, 1, State>(pass, properties, where)
+                             : launch_advance_tiles<HeadWidth, 2, State>(pass, properties, where);
 }
 
-//! advance on tensor cores, T being bfloat16; not_served() when the pass is one for the plain kernel. A template, so that who
-//! only includes this file compiles no kernel.
+//! A pass that `serves` and `ends_on_tensor_cores`. Of several new rows all but the last get their
+//! inverse rms from passes of their own, without a call. T is bfloat16; a template, so that who only
+//! includes this file compiles no kernel.
 template <class T>
 [[nodiscard]] status advance_tensor(const advance_problem<T>& problem,
                                     const device_properties& properties,
                                     const context& where) noexcept
 {
-  if (!serves(problem, properties)) { return not_served(); }
-  return dispatch_tensor(problem.extent.head_width(), problem.states.type,
-                         [&](auto width, auto state) {
-                           return launch_advance<decltype(width)::value, decltype(state)>(
-                               params_of(problem), properties, where);
-                         });
+  return dispatch_tensor(
+      problem.extent.head_width(), problem.states.type, [&](auto width, auto state) {
+        constexpr int head_width = decltype(width)::value;
+        for (int n = problem.num_new_rows; n > 1; --n) {
+          advance_problem<T> row = problem;
+          row.first_row += problem.num_rows - n;
+          row.num_rows = row.num_new_rows = 1;
+          row.num_calls = 0;
+          row.start = pass_start::fresh;
+          const status launched = launch_advance_rows<head_width, 1, decltype(state)>(
+              params_of(row), properties, where);
+          if (!launched.ok()) { return launched; }
+        }
+        return launch_advance<head_width, decltype(state)>(params_of(problem), properties, where);
+      });
 }
 
 }  // namespace detail
