@@ -90,8 +90,8 @@ std::string describe(const call_options<T>& o)
 
 //! A call with every option drawn at random: about `size` elements per row, all element types, all
 //! layouts.
-template <class T>
-call_options<T> random_options(random_inputs& random, std::int64_t size = 400)
+template <class T, class Random>
+call_options<T> random_options(Random& random, std::int64_t size = 400)
 {
   static constexpr int head_counts[] = {1, 1, 2, 3, 4, 5, 8};
   static constexpr mhar::element types[] = {mhar::element::bfloat16, mhar::element::float16,

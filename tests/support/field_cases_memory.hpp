@@ -44,6 +44,13 @@ void zero_factors_meet_infinities(On on)
           for (std::int64_t n = 1; n < 5; ++n) { in.bias.set(0, 0, n, -infinite); }
         },
         false, 5);
+    // Nor has it one whatever the gate.
+    run(
+        [&](call_inputs<T>& in) {
+          in.gate.set(0, 0, 0, infinite);
+          for (std::int64_t n = 1; n < 5; ++n) { in.bias.set(0, 0, n, -infinite); }
+        },
+        true, 5);
     // One source has weight 1 whatever its key.
     CHECK(run([](call_inputs<T>& in) { in.query.set(0, 0, 3, infinite); }, false, 1));
     CHECK(run([](call_inputs<T>& in) { in.rows.set(0, 1, 3, infinite); }, false, 1));

@@ -37,6 +37,14 @@ public:
     engine_.seed(sequence);
   }
 
+  //! A stream that depends on `seed` alone, not on the process.
+  [[nodiscard]] static random_inputs seeded(std::uint64_t seed)
+  {
+    random_inputs random;
+    random.engine_.seed(seed);
+    return random;
+  }
+
   //! Both ends are possible.
   std::int64_t integer(std::int64_t low, std::int64_t high)
   {

@@ -114,7 +114,7 @@ void pair_factors(const backward_tile<T, Upstream>& tile, int head) noexcept
       if (tile.partials[c].bias != nullptr) {
         tile.partials[c].bias[1 + tile.bias_entries[m]] += gradient;
       }
-      tile.products[pair] = site.gate * weight;
+      tile.products[pair] = weight == 0 ? accumulate{0} : site.gate * weight;
       // The inverse rms of a row that is not finite is 0 or NaN.
       tile.scores[pair] = gradient == 0 ? accumulate{0} : inverse * gradient;
       if (rounded) { tile.logits[pair] = gradient; }

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The CUDA backend under the fuzzer of calls: call_fuzz_cuda [seconds [seed]]. Arrays of spoilt calls live in managed memory, which
+//! the host and the device reach at one address.
+#include "device/device_route.cuh"
+#include "device/device_route_gradient.cuh"
+#include "device/stream.cuh"
+#include "fuzz/call_fuzz.hpp"
+#include "fuzz/seeded.hpp"
+#include "support/device_memory.cuh"
+
+using namespace mhar_test;
+
+namespace {
+
+class device_fuzz_backend
+{
+public:
+  class memory
+  {
+  public:
+    explicit memory(std::size_t bytes)
+    {
+      check_cuda(cudaMallocManaged(&bytes_, bytes + 1, cudaMemAttachGlobal));
+    }
+    memory(const memory&) = delete;
+    memory& operator=(const memory&) = delete;
+    memory(memory&& other) noexcept : bytes_{std::exchange(other.bytes_, nullptr)} {}
+    memory& operator=(memory&&) = delete;
+    ~memory() { cudaFree(bytes_); }
+    [[nodiscard]] unsigned char* data() const noexcept { return bytes_; }
+
+  private:
+    unsigned char* bytes_ = nullptr;
+  };
+
+  template <class T>
+  void forward(call_case<T>& data)
+  {
+    device_memory arrays;
+    const auto forward = data.forward(arrays);
+    serve(forward.problem);
+    arrays.download();
+  }
+  template <class T>
+  void backward(call_case<T>& data)
+  {
+    device_memory arrays;
+    const auto backward = data.backward(arrays);
+    serve(backward.problem);
+    arrays.download();
+  }
+  template <class Problem>
+  [[nodiscard]] std::size_t workspace(const Problem& problem)
+  {
+    return workspace_bytes(problem, mhar::device::context{stream_.get()});
+  }
+  template <class Problem>
+  [[nodiscard]] mhar::status run(const Problem& problem, std::size_t bytes)
+  {
+    const device_buffer<unsigned char> scratch{static_cast<std::int64_t>(bytes)};
+    const mhar::device::context context{stream_.get(), bytes == 0 ? nullptr : scratch.data(),
+                                        bytes};
+    const mhar::status outcome = verb(problem, context);
+    stream_.wait();
+    check_cuda(cudaGetLastError());
+    return outcome;
+  }
+
+private:
+  template <class Problem>
+  void serve(const Problem& problem)
+  {
+    const mhar::status outcome = run(problem, workspace(problem));
+    fuzz_require(outcome.ok(), std::string{outcome.argument} + ": " + outcome.message);
+  }
+  template <class T>
+  static mhar::status verb(const mhar::route_gradient_problem<T>& problem,
+                           const mhar::device::context& context)
+  {
+    return mhar::device::route_gradient(problem, context);
+  }
+  template <class Problem>
+  static mhar::status verb(const Problem& problem, const mhar::device::context& context)
+  {
+    return mhar::device::route(problem, context);
+  }
+
+  device_stream stream_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv)
+{
+  if (skip_without_gpu()) { return 0; }
+  device_fuzz_backend backend;
+  return fuzz_for(argc, argv, [&](entropy& choices) { fuzz_one(choices, backend); });
+}

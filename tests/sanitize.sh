@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The tests and fuzzers under sanitizers, for as long as one asks:
+#   tests/sanitize.sh address   CPU suites and the seeded fuzzer under the address and undefined-behaviour sanitizers
+#   tests/sanitize.sh thread    CPU suites that use threads, under the thread sanitizer
+#   tests/sanitize.sh fuzz      libFuzzer (clang++) under both of the first
+#   tests/sanitize.sh gpu       GPU suites under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
+# MHAR_SECONDS (default 60) is how long a fuzzer runs. Builds go to build/sanitize/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${MHAR_SECONDS:-60}
+build=build/sanitize/$1
+jobs=$(nproc)
+
+# build_with FLAGS TARGET...
+build_with() {
+  local flags=$1
+  shift
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMHAR_CUDA="${cuda:-OFF}" -DMHAR_BUILD_BENCH=OFF \
+    -DMHAR_BUILD_EXAMPLES=OFF -DCMAKE_CXX_FLAGS="$flags" >/dev/null
+  cmake --build "$build" --parallel "$jobs" --target "$@"
+}
+
+case "$1" in
+  address)
+    build_with "-fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS" \
+      mhar_test_types mhar_test_thread mhar_test_reference mhar_test_cpu mhar_test_router mhar_fuzz_calls
+    for suite in types thread reference cpu router; do "$build/tests/mhar_test_$suite"; done
+    "$build/tests/mhar_fuzz_calls" "$seconds"
+    ;;
+  thread)
+    build_with "-fsanitize=thread" mhar_test_cpu mhar_test_router
+    for suite in cpu router; do "$build/tests/mhar_test_$suite" --test-case="*executor*,*thread*,*two routers*"; done
+    ;;
+  fuzz)
+    mkdir -p "$build/corpus"
+    clang++ -std=c++17 -O1 -g -DMHAR_LIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+      -Itests -Iinclude -isystem "${MHAR_EIGEN:-/usr/include/eigen3}" tests/fuzz/call_fuzz.cpp -o "$build/call_fuzz"
+    "$build/call_fuzz" -max_total_time="$seconds" -max_len=512 -print_final_stats=1 "$build/corpus"
+    ;;
+  gpu)
+    cuda=ON build_with "" mhar_test_device_cuda mhar_fuzz_calls_cuda
+    for tool in memcheck racecheck initcheck synccheck; do
+      compute-sanitizer --tool "$tool" --error-exitcode 1 "$build/tests/mhar_test_device_cuda" \
+        --test-case="*awkward*,*field case*" --test-case-exclude="*2^31*"
+      compute-sanitizer --tool "$tool" --error-exitcode 1 "$build/tests/mhar_fuzz_calls_cuda" "$seconds"
+    done
+    ;;
+  *)
+    echo "unknown: $1"
+    exit 2
+    ;;
+esac
