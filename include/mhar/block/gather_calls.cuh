@@ -63,26 +63,25 @@ public:
         detail::copy_async(query_ + c * HeadWidth + x * 4, query + x * 4);
         detail::copy_async(image_ + c * steps * 4 + x, image + x);
       }
-      for (int k = lane_; k < HeadWidth; k += 32) { query_sums_[c * HeadWidth + k] = 0; }
     }
     detail::end_copy_group();
   }
 
   __device__ __forceinline__ void run()
   {
-    load_query_sums();
+    copy_query_sums();
 #pragma unroll
     for (int c = 0; c < Calls; ++c) {
       gate_[c] = pass_.gate[c];
       logit_gate_[c] = pass_.logit_gate[c];
     }
-    detail::wait_for_copy_groups<0>();
-    __syncwarp();
     const std::int64_t tiles = (pass_.num_positions + 7) / 8;
     for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
       inside_ = tile * 8 + row_ < pass_.num_positions;
       position_ = inside_ ? tile * 8 + row_ : pass_.num_positions - 1;
       load_calls();
+      detail::wait_for_copy_groups<0>();
+      __syncwarp();
       for (int m = 0; m < pass_.num_rows; ++m) {
         if (m > 0) { load_row(m); }
         gather_row(m);
@@ -95,7 +94,6 @@ public:
 private:
   static constexpr int vectors = HeadWidth / 32;
   static constexpr int steps = HeadWidth / 16;
-  static constexpr int sum_vectors = (HeadWidth / 4 + 31) / 32;
 
   [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call) const
   {
@@ -112,19 +110,18 @@ private:
                                      blockIdx.x * pass_.chunk_stride + head_ * HeadWidth);
   }
 
-  //! What other passes have left in this block's chunk: asked for long before it is needed.
-  __device__ __forceinline__ void load_query_sums()
+  //! What other passes have left in this block's chunk: this one adds to it on chip.
+  __device__ __forceinline__ void copy_query_sums()
   {
+    if (pass_.query_sums != nullptr) {
 #pragma unroll
-    for (int c = 0; c < Calls; ++c) {
-#pragma unroll
-      for (int y = 0; y < sum_vectors; ++y) {
-        const int x = lane_ + 32 * y;
-        if (pass_.query_sums != nullptr && x < HeadWidth / 4) {
-          old_sums_[c][y] = __ldcg(query_sums_of(c) + x);
+      for (int c = 0; c < Calls; ++c) {
+        for (int x = lane_; x < HeadWidth / 4; x += 32) {
+          detail::copy_async(query_sums_ + c * HeadWidth + x * 4, query_sums_of(c) + x);
         }
       }
     }
+    detail::end_copy_group();
   }
 
   __device__ __forceinline__ void store_query_sums()
@@ -133,16 +130,8 @@ private:
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < Calls; ++c) {
-#pragma unroll
-      for (int y = 0; y < sum_vectors; ++y) {
-        const int x = lane_ + 32 * y;
-        if (x >= HeadWidth / 4) { continue; }
-        float4 sum = *reinterpret_cast<const float4*>(query_sums_ + c * HeadWidth + x * 4);
-        sum.x += old_sums_[c][y].x;
-        sum.y += old_sums_[c][y].y;
-        sum.z += old_sums_[c][y].z;
-        sum.w += old_sums_[c][y].w;
-        query_sums_of(c)[x] = sum;
+      for (int x = lane_; x < HeadWidth / 4; x += 32) {
+        query_sums_of(c)[x] = *reinterpret_cast<const float4*>(query_sums_ + c * HeadWidth + x * 4);
       }
     }
   }
@@ -270,26 +259,25 @@ private:
     }
     const std::uint32_t high = detail::make_pair(even, odd);
     const std::uint32_t low = detail::make_low_pair(high, even, odd);
+    // All products first, then what they are added to: a place belongs to one lane.
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
+      float sums[2][4] = {};
 #pragma unroll
-      for (int e = 0; e < 4; e += 2) {
-        const std::uint32_t a0 = detail::transpose(detail::pair_of(row_values_[u], e));
-        const std::uint32_t a1 = detail::transpose(detail::pair_of(row_values_[u], e + 1));
-        float sums[4] = {0, 0, 0, 0};
-        detail::multiply_add_8(sums, a0, a1, high);
-        detail::multiply_add_8(sums, a0, a1, low);
-        if (2 * quad_ < Calls) {
-          float* const to =
-              query_sums_ + 2 * quad_ * HeadWidth + u * 32 + row_ / 2 * 8 + 2 * e + row_ % 2;
-          to[0] += sums[0];
-          to[2] += sums[2];
-          if (2 * quad_ + 1 < Calls) {
-            to[HeadWidth] += sums[1];
-            to[HeadWidth + 2] += sums[3];
-          }
-        }
-        __syncwarp();
+      for (int e = 0; e < 2; ++e) {
+        const std::uint32_t a0 = detail::transpose(detail::pair_of(row_values_[u], 2 * e));
+        const std::uint32_t a1 = detail::transpose(detail::pair_of(row_values_[u], 2 * e + 1));
+        detail::multiply_add_8(sums[e], a0, a1, high);
+        detail::multiply_add_8(sums[e], a0, a1, low);
+      }
+      if (2 * quad_ >= Calls) { continue; }
+      float* const to = query_sums_ + 2 * quad_ * HeadWidth + u * 32 + row_ / 2 * 8 + row_ % 2;
+      constexpr int calls = Calls < 2 ? 1 : 2;
+#pragma unroll
+      for (int x = 0; x < 4 * calls; ++x) {
+        const int c = x / 4;  // of the lane's two
+        if (c > 0 && 2 * quad_ + 1 >= Calls) { continue; }
+        to[c * HeadWidth + x % 4 * 2] += sums[x % 4 / 2][x % 2 * 2 + c];
       }
     }
   }
@@ -360,7 +348,6 @@ private:
   uint4 gradients_[static_cast<std::size_t>(Calls)][static_cast<std::size_t>(vectors)];
   uint4 row_values_[static_cast<std::size_t>(vectors)];
   detail::state_vectors<State, vectors> state_;
-  float4 old_sums_[static_cast<std::size_t>(Calls)][static_cast<std::size_t>(sum_vectors)];
   float lse_[static_cast<std::size_t>(Calls)];
   float dot_[static_cast<std::size_t>(Calls)];
   float gate_[static_cast<std::size_t>(Calls)];

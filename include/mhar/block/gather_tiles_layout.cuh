@@ -7,60 +7,64 @@
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! Byte offsets. The block's: queries (both parts), gates, two exchanges, the head sums sent by the
-//! cluster [2][H][teams*rows], factors of dw [2 parts][pairs][calls], and where a pair's row lies.
-//! A team's: two sets of rows, of the newest call's mix and of scalars (lse, D, inverse rms, head
-//! sums), the kept gradients (two sets when they are read, else one), and two chunks of calls.
-template <int HeadWidth, class State>
+//! Byte offsets. The block's: queries (both parts), barriers, the head sums that the cluster sends
+//! [4][H][32], and the ring of factors. Then slots, each all that belongs to one position: gradients
+//! of the calls, rows, kept gradients (where results are put, too), the finished row in float, the
+//! newest call's mix, lse and D of the calls, inverse rms and kept head sums of the rows, and head
+//! sums of every chunk of calls.
+template <int HeadWidth, int MemberTiles, class State>
 struct gather_tiles_layout
 {
-  int calls;          //!< rounded up to 16
-  int pairs;          //!< of a round, rounded up to 16
-  int factor_stride;  //!< elements between pairs
-  int low_queries;
-  int gates;
-  int exchanges;
-  int head_sums;
-  int factors;
-  int row_places;
-  int teams;
+  static constexpr int max_slots = 12;
+  static constexpr int num_exchanges = 4;  //!< batches of positions whose head sums are under way
+  static constexpr int batch = 4 / MemberTiles;  //!< positions: their rows are the lanes of a warp
+  static constexpr int num_factors = 8;          //!< chunks in the ring
+  static constexpr int part_bytes = 512;         //!< of one part of a chunk's factors
+  static constexpr int factor_bytes = 4 * part_bytes;
+  static constexpr int members = 8 * MemberTiles;
+  static constexpr int row_bytes = detail::tile_row_bytes<bfloat16, HeadWidth>;
+  static constexpr int state_bytes = detail::tile_row_bytes<State, HeadWidth>;
 
-  int row_set;  //!< bytes of one set
-  int state_set;
-  int scalar_set;
-  int chunk;
-  int mixes;  //!< within a team; the rows are first
+  int chunks;  //!< of 16 calls
+  int num_slots;
+  int low_queries;
+  int barriers;
+  int sent_sums;
+  int factors;
+  int slots;
+
+  int rows;  //!< within a slot; the calls' gradients are first
   int states;
-  int scalars;
-  int chunks;
-  int team_bytes;
+  int top;
+  int mix;
+  int lse;
+  int dot;
+  int inverse;
+  int kept_sums;
+  int head_sums;
+  int slot_bytes;
   int total;
 
-  MHAR_HOST_DEVICE gather_tiles_layout(int num_calls, int num_rows, int num_heads, int num_teams,
-                                       bool kept)
+  MHAR_HOST_DEVICE gather_tiles_layout(int num_calls, int num_rows, int num_heads, int slot_count)
+      : chunks{(num_calls + 15) / 16}, num_slots{slot_count}
   {
-    const int row_bytes = detail::tile_row_bytes<bfloat16, HeadWidth>;
-    calls = (num_calls + 15) / 16 * 16;
-    pairs = (num_teams * num_rows + 15) / 16 * 16;
-    factor_stride = calls + 8;
-    low_queries = calls * row_bytes;
-    gates = 2 * low_queries;
-    exchanges = (gates + 2 * calls * 4 + 15) / 16 * 16;
-    head_sums = exchanges + 16;
-    factors = (head_sums + 2 * num_heads * num_teams * num_rows * 4 + 15) / 16 * 16;
-    row_places = factors + 2 * pairs * factor_stride * 2;
-    teams = (row_places + pairs * 4 + 15) / 16 * 16;
+    low_queries = chunks * 16 * row_bytes;
+    barriers = 2 * low_queries;
+    sent_sums = barriers + (3 * max_slots + 2 * num_factors + num_exchanges) * 8;
+    factors = (sent_sums + num_exchanges * num_heads * 32 * 4 + 15) / 16 * 16;
+    slots = factors + num_factors * factor_bytes;
 
-    row_set = num_rows * row_bytes;
-    state_set = num_rows * detail::tile_row_bytes<State, HeadWidth>;
-    scalar_set = (2 * (num_calls + num_rows) * 4 + 15) / 16 * 16;
-    chunk = (num_calls < 16 ? num_calls : 16) * row_bytes;
-    mixes = 2 * row_set;
-    states = mixes + 2 * row_bytes;
-    scalars = states + (kept ? 2 : 1) * state_set;
-    chunks = scalars + 2 * scalar_set;
-    team_bytes = (chunks + 2 * chunk + 15) / 16 * 16;
-    total = teams + num_teams * team_bytes;
+    rows = num_calls * row_bytes;
+    states = rows + num_rows * row_bytes;
+    top = states + members * state_bytes;
+    mix = top + HeadWidth * 4;
+    lse = mix + row_bytes;
+    dot = lse + num_calls * 4;
+    inverse = dot + num_calls * 4;
+    kept_sums = inverse + 16 * 4;
+    head_sums = kept_sums + 16 * 4;
+    slot_bytes = (head_sums + chunks * 16 * 4 + 15) / 16 * 16;
+    total = slots + num_slots * slot_bytes;
   }
 };
 

@@ -77,7 +77,7 @@ struct gather_tensor_params
 
   // Of the kernel that keeps rows in shared memory:
   int positions_per_block = 0;
-  int num_teams = 0;
+  int num_slots = 0;  //!< positions under way at a time
 };
 
 }  // namespace block

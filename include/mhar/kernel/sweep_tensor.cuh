@@ -59,14 +59,15 @@ __global__ void __launch_bounds__(256, MinBlocks)
 }
 
 //! One cluster of the heads per range of positions.
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__global__ void __launch_bounds__(tuning::sweep_policy::gather_threads, 1)
+template <int HeadWidth, int Chunks, int MemberTiles, class State>
+__global__ void __launch_bounds__(
+    block::gather_tiles<HeadWidth, Chunks, MemberTiles, State>::num_threads, 1)
     gather_tiles_kernel(const __grid_constant__ block::gather_tensor_params pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  block::gather_tiles<HeadWidth, TeamWarps, Products, State> work{pass, shared};
+  block::gather_tiles<HeadWidth, Chunks, MemberTiles, State> work{pass, shared};
   work.prepare();
   block::detail::wait_for_dependencies();
   work.run();

@@ -27,7 +27,8 @@ struct sweep_policy
   static constexpr int advance_stages = 2;
   //! Positions of a block of advance_tiles; each costs shared memory when a row is new.
   static constexpr int max_positions_per_block = 64;
-  static constexpr int gather_threads = 384;
+  //! Warps of gather_tiles that make factors.
+  static constexpr int gather_score_warps = 4;
 
   //! Clusters of `num_heads` blocks that a device runs at once, one block per multiprocessor. Where
   //! the parts of the chip hold no whole number of clusters, a tenth of it is out of reach.

@@ -1,285 +1,183 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What gather_tiles moves: rows and calls into shared memory, head sums between blocks, gradients
-//! out.
+//! The warp of gather_tiles that brings positions into slots.
 #pragma once
 
-#include <mhar/block/gather_tiles.cuh>
+#include <mhar/block/detail/gather_tiles_view.cuh>
 
 MHAR_NAMESPACE_BEGIN
-namespace block {
+namespace block::detail {
 
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, State>::prepare()
+//! Starts copies of 16 bytes and of four to an address of shared memory.
+__device__ __forceinline__ void start_copy(std::uint32_t to, const void* from)
 {
-  if (threadIdx.x == 0) {
-    detail::start_exchange(exchange_of(0));
-    detail::start_exchange(exchange_of(1));
-  }
-  __syncwarp();
-  detail::arrive_at_cluster();
-  constexpr int vectors = HeadWidth / 8;
-  for (int x = threadIdx.x; x < at_.calls * vectors; x += blockDim.x) {
-    const int call = x / vectors;
-    const int vector = x % vectors;
-    uint4 high = make_uint4(0, 0, 0, 0);
-    uint4 low = high;
-    if (call < pass_.num_calls) {
-      const int column = head_ * HeadWidth + vector * 8;
-      high = detail::load_parameters(pass_.queries.high(pass_.first_call + call) + column);
-      low = detail::load_parameters(pass_.queries.low(pass_.first_call + call) + column);
-    }
-    unsigned char* const to = shared_ + call * row_bytes + vector * 16;
-    *reinterpret_cast<uint4*>(to) = high;
-    *reinterpret_cast<uint4*>(to + at_.low_queries) = low;
-  }
-  auto* const gates = reinterpret_cast<float*>(shared_ + at_.gates);
-  for (int c = threadIdx.x; c < at_.calls; c += blockDim.x) {
-    gates[c] = c < pass_.num_calls ? pass_.gate[c] : 0.0f;
-    gates[at_.calls + c] = c < pass_.num_calls ? pass_.logit_gate[c] : 0.0f;
-  }
-  // Pairs beyond the last never get factors of their own.
-  auto* const factors = reinterpret_cast<std::uint32_t*>(factors_of(0));
-  for (int x = threadIdx.x; x < low_factors(); x += blockDim.x) { factors[x] = 0; }
-  auto* const places = reinterpret_cast<int*>(shared_ + at_.row_places);
-  for (int x = threadIdx.x; x < at_.pairs; x += blockDim.x) {
-    const int pair = (min)(x, pass_.num_teams * pass_.num_rows - 1);
-    const int team = pair / pass_.num_rows;
-    places[x] = at_.teams + team * at_.team_bytes + (pair - team * pass_.num_rows) * row_bytes;
-  }
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void start_copy_4(std::uint32_t to, const void* from)
+{
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-//! Starts the copies of a chunk of calls, and of everything else of a round with its first chunk.
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, State>::copy_chunk(
-    int round, int chunk, int stage)
+//! Copies of whole groups of rows in which every lane has a 16-byte vector each time.
+template <class Element, int HeadWidth>
+struct group_copy
 {
-  if (round < rounds_ && has_position(round)) {
-    const std::int64_t position = first_ + position_in_block(round);
-    const int first = chunk * 16;
-    detail::copy_tile<bfloat16, HeadWidth>(
-        team_memory() + at_.chunks + stage * at_.chunk,
-        pass_.call_gradients + first * pass_.call_stride + position * pass_.call_position_stride +
-            head_ * HeadWidth,
-        pass_.call_stride, warp_, (min)(16, pass_.num_calls - first), TeamWarps, row_lanes_);
-    if (chunk == 0) { copy_round(round, position); }
-  }
-  else if (round < rounds_ && chunk == 0 && round < 2) {
-    // Rows without factors still enter the product: they must be finite.
-    for (int x = lane_ + warp_ * 32; x < at_.row_set / 16; x += 32 * TeamWarps) {
-      reinterpret_cast<uint4*>(rows_of(round))[x] = make_uint4(0, 0, 0, 0);
-    }
-  }
-  detail::end_copy_group();
-}
+  static constexpr int vectors = HeadWidth * static_cast<int>(sizeof(Element)) / 16;
+  //! The fewest rows whose vectors 32 divides.
+  static constexpr int rows = vectors % 32 == 0   ? 1
+                              : vectors % 16 == 0 ? 2
+                              : vectors % 8 == 0  ? 4
+                                                  : 8;
+  static constexpr int copies = rows * vectors / 32;
+  static constexpr int elements = 16 / static_cast<int>(sizeof(Element));
+  static constexpr int row_bytes = tile_row_bytes<Element, HeadWidth>;
 
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, State>::copy_round(
-    int round, std::int64_t position)
-{
-  const std::int64_t column = head_ * HeadWidth;
-  detail::copy_tile<bfloat16, HeadWidth>(
-      rows_of(round), pass_.rows + position * pass_.position_stride + column, pass_.row_stride,
-      warp_, pass_.num_rows, TeamWarps, row_lanes_);
-  if (pass_.mix != nullptr && warp_ == 0) {
-    detail::copy_tile<bfloat16, HeadWidth>(
-        team_memory() + at_.mixes + round % 2 * row_bytes,
-        pass_.mix + position * pass_.mix_position_stride + column, 0, 0, 1, 1, row_lanes_);
-  }
-  if (pass_.kept) {
-    detail::copy_tile<State, HeadWidth>(states_of(round), state_of(0, position), pass_.slot_stride,
-                                        warp_, pass_.num_rows, TeamWarps, state_lanes_);
-  }
-  float* const scalars = scalars_of(round);
-  for (int c = lane_; warp_ == 0 && c < pass_.num_calls; c += 32) {
-    detail::copy_async_4(scalars + c, pass_.lse + head_index(c, position));
-    if (c > 0 || pass_.mix == nullptr) {
-      detail::copy_async_4(scalars + pass_.num_calls + c, pass_.dot + head_index(c, position));
-    }
-  }
-  float* const of_rows = scalars + 2 * pass_.num_calls;
-  for (int m = lane_; warp_ == TeamWarps - 1 && m < pass_.num_rows; m += 32) {
-    detail::copy_async_4(of_rows + m, pass_.inverse_rms + position - m * pass_.num_positions);
-    if (pass_.kept) {
-      detail::copy_async_4(of_rows + pass_.num_rows + m,
-                           pass_.head_sums + m * pass_.num_positions + position);
-    }
-  }
-}
+  std::int64_t source[static_cast<std::size_t>(copies)];
+  std::int64_t step;
+  int target;  // of the first; the others are 512 bytes and some padding apart
+  int lane;
 
-//! A team without a position adds nothing to dw.
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, State>::clear_factors()
-{
-  const int m = warp_ * 8 + row_;
-  if (m >= pass_.num_rows) { return; }
-  auto* const high = reinterpret_cast<std::uint32_t*>(factors_of(team_ * pass_.num_rows + m));
-  for (int c = quad_; c < at_.calls / 2; c += 4) {
-    high[c] = 0;
-    high[low_factors() / 2 + c] = 0;
-  }
-}
-
-//! Block 0 of the cluster gets the sums of all rows, the others of the one that is finished.
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, State>::send_head_sums(
-    int round, float (&head_sums)[2])
-{
+  __device__ __forceinline__ group_copy(std::int64_t stride, int of_warp)
+      : step{stride * rows}, target{place(of_warp)}, lane{of_warp}
+  {
 #pragma unroll
-  for (float& sum : head_sums) {
-#pragma unroll
-    for (int distance = 4; distance < 32; distance *= 2) {
-      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    for (int x = 0; x < copies; ++x) {
+      source[x] = row(x) * stride + (x * 32 + of_warp) % vectors * elements;
     }
   }
-  const float top = __shfl_sync(0xffffffffu, head_sums[0], 0);
-  float* const places = sent_sums(round, head_) + team_ * pass_.num_rows;
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const int m = warp_ * 8 + quad_ * 2 + e;
-    if (row_ == 0 && m < pass_.num_rows) {
-      detail::send(detail::shared_address(places + m), exchange_of(round), 0, head_sums[e]);
-    }
-  }
-  if (warp_ == 0 && pass_.finishes && lane_ > 0 && lane_ < pass_.num_heads) {
-    detail::send(detail::shared_address(places), exchange_of(round), lane_, top);
-  }
-  if (threadIdx.x == 0) {
-    const int rows = head_ == 0 ? pass_.num_rows : pass_.finishes ? 1 : 0;
-    detail::expect_bytes(exchange_of(round), pass_.num_heads * pass_.num_teams * rows * 4);
-  }
-}
 
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__device__ __forceinline__ float
-gather_tiles<HeadWidth, TeamWarps, Products, State>::total_head_sum(int round, int m) const
-{
-  float sum = pass_.kept ? scalars_of(round)[2 * pass_.num_calls + pass_.num_rows + m] : 0.0f;
-  for (int h = 0; h < pass_.num_heads; ++h) {
-    sum += sent_sums(round, h)[team_ * pass_.num_rows + m];
+  [[nodiscard]] __device__ __forceinline__ static int place(int vector)
+  {
+    return vector / vectors * row_bytes + vector % vectors * 16;
   }
-  return sum;
-}
+  [[nodiscard]] __device__ __forceinline__ int row(int x) const
+  {
+    return (x * 32 + lane) / vectors;
+  }
 
-//! Kept gradients are added, the top row gets the norm's part, and all go out through the states'
-//! place in shared memory.
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, State>::finish(
-    int round, float (&sums)[static_cast<std::size_t>(HeadWidth / 16)][4])
-{
-  detail::wait_for_bytes(exchange_of(round), round / 2 % 2);
-  if (!has_position(round)) { return; }
-  const std::int64_t position = first_ + position_in_block(round);
-  const int m = warp_ * 8 + lane_;
-  if (head_ == 0 && lane_ < 8 && m < pass_.num_rows && (m > 0 || !pass_.finishes)) {
-    pass_.head_sums[m * pass_.num_positions + position] = total_head_sum(round, m);
-  }
-  const float inverse = scalars_of(round)[2 * pass_.num_calls];
-  float correction = 0;  // other lanes than the top row's add nothing
-  if (pass_.finishes && warp_ == 0 && quad_ == 0) {
-    correction = -inverse * total_head_sum(round, 0) * pass_.inverse_width;
-  }
-  unsigned char* const states = states_of(round);
-  const int loaded = (min)(warp_ * 8 + lane_ % 8, pass_.num_rows - 1);
-  const std::uint32_t kept = detail::shared_address(states + loaded * state_bytes + lane_ / 8 * 16);
-  const std::uint32_t rows =
-      detail::shared_address(rows_of(round) + loaded * row_bytes + lane_ / 8 * 16);
-  const int even = warp_ * 8 + quad_ * 2;
+  __device__ __forceinline__ void start(std::uint32_t to, const Element* from, int count) const
+  {
+    to += static_cast<std::uint32_t>(target);
+#pragma unroll 1
+    for (; count >= rows; count -= rows) {
 #pragma unroll
-  for (int group = 0; group < HeadWidth / 32; ++group) {
-    if (pass_.kept && sizeof(State) == 2) {
-      std::uint32_t values[4];
-      detail::load_transposed(values, kept + group * 64);
-#pragma unroll
-      for (int y = 0; y < 4; ++y) {
-        float* const sum = &sums[2 * group + y / 2][y % 2 * 2];
-        sum[0] += detail::first_of(values[y]);
-        sum[1] += detail::second_of(values[y]);
+      for (int x = 0; x < copies; ++x) {
+        start_copy(to + static_cast<std::uint32_t>(x * 512 + (row(x) - row(0)) * 16),
+                   from + source[x]);
       }
+      to += rows * row_bytes;
+      from += step;
     }
-    if (warp_ == 0 && pass_.finishes) {
-      std::uint32_t values[4];
-      detail::load_transposed(values, rows + group * 64);
 #pragma unroll
-      for (int y = 0; y < 4; ++y) {
-        float* const sum = &sums[2 * group + y / 2][y % 2 * 2];
-        sum[0] = fmaf(correction, inverse * detail::first_of(values[y]), sum[0]);
-      }
-    }
-    __syncwarp();
-#pragma unroll
-    for (int y = 0; y < 4; ++y) {
-      const float* const sum = &sums[2 * group + y / 2][y % 2 * 2];
-      if constexpr (sizeof(State) == 2) {
-        const std::uint32_t pair = detail::transpose(detail::make_pair(sum[0], sum[1]));
-        if (warp_ * 8 + row_ < pass_.num_rows) {
-          *reinterpret_cast<std::uint32_t*>(states + (warp_ * 8 + row_) * state_bytes + group * 64 +
-                                            y * 16 + quad_ * 4) = pair;
-        }
-      }
-      else {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (even + e >= pass_.num_rows) { continue; }
-          auto* const place = reinterpret_cast<float*>(states + (even + e) * state_bytes) +
-                              group * 32 + y * 8 + row_;
-          *place = pass_.kept ? *place + sum[e] : sum[e];
-        }
+    for (int x = 0; x < copies; ++x) {
+      if (row(x) < count) {
+        start_copy(to + static_cast<std::uint32_t>(x * 512 + (row(x) - row(0)) * 16),
+                   from + source[x]);
       }
     }
   }
-  __syncwarp();
-  store_rows(position, states);
-}
+};
 
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__device__ __forceinline__ void gather_tiles<HeadWidth, TeamWarps, Products, State>::store_rows(
-    std::int64_t position, const unsigned char* states) const
+//! `Warps` warps take the positions in turn.
+template <int HeadWidth, int Warps, int MemberTiles, class State>
+class gather_tiles_copies
 {
-  using shape = detail::tile_lanes<State, HeadWidth>;
-  const int end = (min)(warp_ * 8 + 8, pass_.num_rows);
-  for (int m = warp_ * 8 + state_lanes_.row; m < end; m += shape::rows) {
-#pragma unroll
-    for (int r = 0; r < shape::rounds; ++r) {
-      if (!state_lanes_.has(r)) { continue; }
-      const int vector = state_lanes_.vector + r * 32;
-      const uint4 values = *reinterpret_cast<const uint4*>(states + m * state_bytes + vector * 16);
-      if (m > 0 || !pass_.finishes) {
-        detail::store_16_bytes(state_of(m, position) + vector * shape::elements, values);
-        continue;
+public:
+  using view = gather_tiles_view<HeadWidth, MemberTiles, State>;
+
+  __device__ __forceinline__ gather_tiles_copies(const view& block, int warp)
+      : block_{block},
+        warp_{warp},
+        calls_{block.pass.call_stride, block.lane},
+        rows_{block.pass.row_stride, block.lane},
+        states_{block.pass.slot_stride, block.lane}
+  {
+    const gather_tensor_params& pass = block.pass;
+    const std::int64_t position = block.first + warp;
+    const std::int64_t column = block.head * HeadWidth;
+    const int member = (min)(block.lane, pass.num_rows - 1);
+    next_gradient_ = pass.call_gradients + position * pass.call_position_stride + column;
+    next_row_ = pass.rows + position * pass.position_stride + column;
+    next_state_ = static_cast<const State*>(pass.states) + position * pass.width + column;
+    next_mix_ = pass.mix + position * pass.mix_position_stride + column + block.lane * 8;
+    next_head_ = block.head_index(block.lane, position);
+    next_inverse_ = pass.inverse_rms + position - member * pass.num_positions;
+    next_sum_ = pass.head_sums + position + member * pass.num_positions;
+  }
+
+  __device__ __forceinline__ void run()
+  {
+    ring_place slot;
+    slot.advance_by(warp_, block_.at.num_slots);
+#pragma unroll 1
+    for (int p = warp_; p < block_.count; p += Warps) {
+      if (p >= block_.at.num_slots) { block_.empty(slot.index).wait(slot.phase ^ 1); }
+      start(block_.slot(slot.index));
+      block_.full(slot.index).arrive_after_copies();
+      slot.advance_by(Warps, block_.at.num_slots);
+      step();
+    }
+  }
+
+private:
+  __device__ __forceinline__ void start(std::uint32_t slot) const
+  {
+    const gather_tensor_params& pass = block_.pass;
+    calls_.start(slot, next_gradient_, pass.num_calls);
+    rows_.start(slot + static_cast<std::uint32_t>(block_.at.rows), next_row_, pass.num_rows);
+    if (pass.kept) {
+      states_.start(slot + static_cast<std::uint32_t>(block_.at.states), next_state_,
+                    pass.num_rows);
+    }
+    const std::uint32_t values = slot + static_cast<std::uint32_t>(block_.lane * 4);
+    if (pass.mix != nullptr && block_.lane < HeadWidth / 8) {
+      start_copy(slot + static_cast<std::uint32_t>(block_.at.mix + block_.lane * 16), next_mix_);
+    }
+    const std::int64_t group = 32 * pass.num_positions * pass.num_heads;
+    std::int64_t head = next_head_;
+#pragma unroll 1
+    for (int c = block_.lane; c < pass.num_calls; c += 32) {
+      const auto place = static_cast<std::uint32_t>((c - block_.lane) * 4);
+      start_copy_4(values + static_cast<std::uint32_t>(block_.at.lse) + place, pass.lse + head);
+      if (c > 0 || pass.mix == nullptr) {
+        start_copy_4(values + static_cast<std::uint32_t>(block_.at.dot) + place, pass.dot + head);
       }
-      if (pass_.row_gradient == nullptr) { continue; }
-      bfloat16* const to = pass_.row_gradient + position * pass_.gradient_stride +
-                           head_ * HeadWidth + vector * shape::elements;
-      if constexpr (sizeof(State) == 2) { detail::store_16_bytes(to, values); }
-      else {
-        detail::store_rounded(to, values);
+      head += group;
+    }
+    if (block_.lane < view::layout::members) {
+      start_copy_4(values + static_cast<std::uint32_t>(block_.at.inverse), next_inverse_);
+      if (pass.kept) {
+        start_copy_4(values + static_cast<std::uint32_t>(block_.at.kept_sums), next_sum_);
       }
     }
   }
-}
 
-//! Adds this block's share of dw to chunk blockIdx.y.
-template <int HeadWidth, int TeamWarps, int Products, class State>
-__device__ __forceinline__ void
-gather_tiles<HeadWidth, TeamWarps, Products, State>::store_query_sums()
-{
-  if (pass_.query_sums == nullptr) { return; }
-  const int tiles = (pass_.num_calls + 7) / 8 * column_tiles;
-#pragma unroll
-  for (int x = 0; x < Products; ++x) {
-    const int tile = threadIdx.x / 32 + x * (blockDim.x / 32);
-    if (tile >= tiles) { continue; }
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int call = tile / column_tiles * 8 + quad_ * 2 + e % 2;
-      const int column = tile % column_tiles * 16 + row_ + e / 2 * 8;
-      if (call < pass_.num_calls) {
-        pass_.query_sums[call * pass_.width + blockIdx.y * pass_.chunk_stride + head_ * HeadWidth +
-                         column] += query_sums_[x][e];
-      }
-    }
+  __device__ __forceinline__ void step()
+  {
+    const gather_tensor_params& pass = block_.pass;
+    next_gradient_ += Warps * pass.call_position_stride;
+    next_row_ += Warps * pass.position_stride;
+    next_state_ += Warps * pass.width;
+    next_mix_ += Warps * pass.mix_position_stride;
+    next_head_ += Warps * pass.num_heads;
+    next_inverse_ += Warps;
+    next_sum_ += Warps;
   }
-}
 
-}  // namespace block
+  const view& block_;
+  int warp_;
+  group_copy<bfloat16, HeadWidth> calls_;
+  group_copy<bfloat16, HeadWidth> rows_;
+  group_copy<State, HeadWidth> states_;
+
+  // Of the position that comes next; of those that differ by lane, this lane's.
+  const bfloat16* next_gradient_;
+  const bfloat16* next_row_;
+  const State* next_state_;
+  const bfloat16* next_mix_;
+  std::int64_t next_head_;
+  const float* next_inverse_;
+  const float* next_sum_;
+};
+
+}  // namespace block::detail
 MHAR_NAMESPACE_END

@@ -91,6 +91,7 @@ template <int HeadWidth, int Calls, class State>
   shape.block = static_cast<unsigned>(32 * pass.num_heads);
   shape.shared_memory = static_cast<std::size_t>(
       block::gather_calls<HeadWidth, Calls, State>::shared_bytes(pass.num_heads, pass.num_rows));
+  // Two blocks on a multiprocessor have fewer registers each: only where there are so many blocks.
   if (Calls <= 2 && chunks > properties.multiprocessors) {
     return launch(where, properties, shape, &kernel::gather_calls_kernel < HeadWidth, Calls, State,
                   Calls <= 2 ? 2 : 1 >, pass);
@@ -99,22 +100,26 @@ template <int HeadWidth, int Calls, class State>
                 pass);
 }
 
-//! Many calls: as many teams as shared memory has room for.
-template <int HeadWidth, int TeamWarps, class State>
+//! Many calls: as many positions under way as shared memory has room for.
+template <int HeadWidth, int MemberTiles, class State>
 [[nodiscard]] status launch_gather_tiles(block::gather_tensor_params pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  using layout = block::gather_tiles_layout<HeadWidth, State>;
-  constexpr int warps = tuning::sweep_policy::gather_threads / 32;
-  const auto bytes_of = [&](int teams) {
-    return layout{pass.num_calls, pass.num_rows, pass.num_heads, teams, pass.kept}.total;
+  using layout = block::gather_tiles_layout<HeadWidth, MemberTiles, State>;
+  const auto bytes_of = [&](int slots) {
+    return layout{pass.num_calls, pass.num_rows, pass.num_heads, slots}.total;
   };
-  pass.num_teams = warps / TeamWarps;
-  while (pass.num_teams > 1 && bytes_of(pass.num_teams) > properties.shared_memory_per_block) {
-    --pass.num_teams;
+  // As if there were as many rows as a kernel takes: the choice must not depend on their number.
+  constexpr int most = tuning::sweep_policy::max_gather_rows;
+  using largest = block::gather_tiles_layout<HeadWidth, most / 8, State>;
+  if (largest{pass.num_calls, most, pass.num_heads, 1}.total > properties.shared_memory_per_block) {
+    return not_served();
   }
-  if (bytes_of(pass.num_teams) > properties.shared_memory_per_block) { return not_served(); }
+  pass.num_slots = layout::max_slots;
+  while (pass.num_slots > 1 && bytes_of(pass.num_slots) > properties.shared_memory_per_block) {
+    --pass.num_slots;
+  }
   const int clusters =
       tuning::sweep_policy::num_clusters(properties.multiprocessors, pass.num_heads);
   const std::int64_t positions =
@@ -124,14 +129,13 @@ template <int HeadWidth, int TeamWarps, class State>
   shape.grid = dim3(static_cast<unsigned>(pass.num_heads),
                     static_cast<unsigned>((pass.num_positions + pass.positions_per_block - 1) /
                                           pass.positions_per_block));
-  shape.block = tuning::sweep_policy::gather_threads;
-  shape.shared_memory = static_cast<std::size_t>(bytes_of(pass.num_teams));
+  shape.shared_memory = static_cast<std::size_t>(bytes_of(pass.num_slots));
   shape.cluster = static_cast<unsigned>(pass.num_heads);
-  const int products = ((pass.num_calls + 7) / 8 * (HeadWidth / 16) + warps - 1) / warps;
-  return dispatch_at_least<4, 8, 16>(products, not_served(), [&](auto count) {
+  return dispatch_at_least<1, 4, 8, 12>((pass.num_calls + 15) / 16, not_served(), [&](auto chunks) {
+    constexpr int count = decltype(chunks)::value;
+    shape.block = block::gather_tiles<HeadWidth, count, MemberTiles, State>::num_threads;
     return launch(where, properties, shape,
-                  &kernel::gather_tiles_kernel<HeadWidth, TeamWarps, decltype(count)::value, State>,
-                  pass);
+                  &kernel::gather_tiles_kernel<HeadWidth, count, MemberTiles, State>, pass);
   });
 }
 

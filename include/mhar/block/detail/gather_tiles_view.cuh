@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the warps of gather_tiles share: the block's range, and where everything lies.
+#pragma once
+
+#include <mhar/block/detail/cluster_exchange.cuh>
+#include <mhar/block/detail/shared_memory.cuh>
+#include <mhar/block/detail/tensor_core.cuh>
+#include <mhar/block/detail/warp_barrier.cuh>
+#include <mhar/block/gather_tiles_layout.cuh>
+#include <mhar/block/sweep_tensor_params.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace block::detail {
+
+//! Barriers: a slot is full (copies), done (columns), empty (finish); a place in the ring of factors
+//! is full (scores), empty (columns); head sums have come.
+template <int HeadWidth, int MemberTiles, class State>
+struct gather_tiles_view
+{
+  using layout = gather_tiles_layout<HeadWidth, MemberTiles, State>;
+  static constexpr int row_bytes = layout::row_bytes;
+  static constexpr int state_bytes = layout::state_bytes;
+  static constexpr int column_tiles = HeadWidth / 16;
+
+  const gather_tensor_params& pass;
+  layout at;
+  std::uint32_t base;  // of shared memory
+  int lane;
+  int row;   // i
+  int quad;  // q
+  int head;
+  std::int64_t first;  // position of this block
+  int count;           // of its positions
+
+  __device__ __forceinline__ gather_tiles_view(const gather_tensor_params& params,
+                                               unsigned char* memory)
+      : pass{params},
+        at{params.num_calls, params.num_rows, params.num_heads, params.num_slots},
+        base{kept_value(shared_address(memory))},
+        lane{kept_value(static_cast<int>(threadIdx.x % 32))},
+        row{lane / 4},
+        quad{lane % 4},
+        head{static_cast<int>(blockIdx.x)},
+        first{std::int64_t{blockIdx.y} * params.positions_per_block}
+  {
+    const std::int64_t rest = params.num_positions - first;
+    count = static_cast<int>(rest < params.positions_per_block ? rest : params.positions_per_block);
+  }
+
+  //! Addresses of shared memory.
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t address(int offset) const
+  {
+    return base + static_cast<std::uint32_t>(offset);
+  }
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t slot(int index) const
+  {
+    return address(at.slots + index * at.slot_bytes);
+  }
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t factors(int place) const
+  {
+    return address(at.factors + place * layout::factor_bytes);
+  }
+  [[nodiscard]] __device__ __forceinline__ warp_barrier barrier(int index) const
+  {
+    return {address(at.barriers + index * 8)};
+  }
+  [[nodiscard]] __device__ __forceinline__ warp_barrier full(int index) const
+  {
+    return barrier(index);
+  }
+  [[nodiscard]] __device__ __forceinline__ warp_barrier done(int index) const
+  {
+    return barrier(layout::max_slots + index);
+  }
+  [[nodiscard]] __device__ __forceinline__ warp_barrier empty(int index) const
+  {
+    return barrier(2 * layout::max_slots + index);
+  }
+  [[nodiscard]] __device__ __forceinline__ warp_barrier factors_full(int place) const
+  {
+    return barrier(3 * layout::max_slots + place);
+  }
+  [[nodiscard]] __device__ __forceinline__ warp_barrier factors_empty(int place) const
+  {
+    return barrier(3 * layout::max_slots + layout::num_factors + place);
+  }
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t exchange(int place) const
+  {
+    return barrier(3 * layout::max_slots + 2 * layout::num_factors + place).address;
+  }
+  //! What a head has sent for the rows of a batch of positions.
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t sent_sums(int place, int from) const
+  {
+    return address(at.sent_sums + (place * pass.num_heads + from) * 128);
+  }
+  [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call,
+                                                                   std::int64_t position) const
+  {
+    return (call * pass.num_positions + position) * pass.num_heads + head;
+  }
+
+  //! By one thread.
+  __device__ __forceinline__ void init_barriers(int column_warps) const
+  {
+    for (int x = 0; x < at.num_slots; ++x) {
+      full(x).init(32);
+      done(x).init(column_warps);
+      empty(x).init(1);
+    }
+    for (int x = 0; x < layout::num_factors; ++x) {
+      factors_full(x).init(1);
+      factors_empty(x).init(column_warps);
+    }
+    for (int x = 0; x < layout::num_exchanges; ++x) { start_exchange(exchange(x)); }
+  }
+
+  __device__ __forceinline__ void copy_queries(unsigned char* shared, int num_threads) const
+  {
+    constexpr int vectors = HeadWidth / 8;
+    for (int x = threadIdx.x; x < at.chunks * 16 * vectors; x += num_threads) {
+      const int call = x / vectors;
+      const int vector = x % vectors;
+      uint4 high = make_uint4(0, 0, 0, 0);
+      uint4 low = high;
+      if (call < pass.num_calls) {
+        const int column = head * HeadWidth + vector * 8;
+        high = load_parameters(pass.queries.high(pass.first_call + call) + column);
+        low = load_parameters(pass.queries.low(pass.first_call + call) + column);
+      }
+      unsigned char* const to = shared + call * row_bytes + vector * 16;
+      *reinterpret_cast<uint4*>(to) = high;
+      *reinterpret_cast<uint4*>(to + at.low_queries) = low;
+    }
+  }
+};
+
+}  // namespace block::detail
+MHAR_NAMESPACE_END
