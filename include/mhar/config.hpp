@@ -13,6 +13,11 @@
 #  error "mhar needs C++17 or later: compile with -std=c++17"
 #endif
 
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ != 0
+#  error \
+      "mhar computes with infinities and NaN: compile without -ffast-math, or add -fno-finite-math-only"
+#endif
+
 #if defined(__CUDACC__)
 #  define MHAR_HOST_DEVICE __host__ __device__
 #else

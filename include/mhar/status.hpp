@@ -7,6 +7,10 @@
 #include <stdexcept>
 #include <string>
 
+#if defined(__GNUC__) && !defined(__CUDACC__) && !defined(__cpp_exceptions)
+#  error "mhar needs exceptions (check and constructors throw): compile with -fexceptions"
+#endif
+
 MHAR_NAMESPACE_BEGIN
 
 //! The kind of a failure.

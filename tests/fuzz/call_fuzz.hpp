@@ -137,7 +137,7 @@ void check_service(Problem& problem, Backend& backend, const Arena& arena,
   std::vector<unsigned char> expected = before;
   for (std::size_t i = 0; i < places.size(); ++i) {
     const written_piece& piece = memory.written()[i];
-    const std::int64_t step = piece.stride * mhar::size_of(piece.type);
+    const std::int64_t step = piece.count > 1 ? piece.stride * mhar::size_of(piece.type) : 0;
     const auto length = static_cast<std::size_t>(piece.width * mhar::size_of(piece.type));
     for (std::int64_t p = 0; p < piece.count; ++p) {
       std::memcpy(expected.data() + (piece.at - arena.data()) + p * step, places[i] + p * step,
