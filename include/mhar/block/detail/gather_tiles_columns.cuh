@@ -54,7 +54,7 @@ public:
       if constexpr (!Ahead) { load(slot, now); }
       const std::uint32_t place = block_.slot(slot.index);
       const int index = slot.index;
-      float sums[Tiles][MemberTiles][4];
+      float sums[tiles][member_tiles][4];
       take_states(place, now, sums);
 #pragma unroll
       for (int chunk = 0; chunk < Chunks; ++chunk) {
@@ -73,6 +73,8 @@ public:
   }
 
 private:
+  static constexpr auto tiles = static_cast<std::size_t>(Tiles);
+  static constexpr auto member_tiles = static_cast<std::size_t>(MemberTiles);
   static constexpr bool Exact = sizeof(State) == 4;
   static constexpr bool Resident = Chunks <= 4 && !Exact;
   static constexpr bool Ahead = Chunks == 1;
@@ -81,12 +83,12 @@ private:
   //! What a position starts with: rows, transposed; kept gradients; gradients of a chunk of calls.
   struct fragments
   {
-    std::uint32_t rows[static_cast<std::size_t>(Tiles)][4];
-    std::uint32_t states[static_cast<std::size_t>(Tiles)][2 * MemberTiles];
-    std::uint32_t gradients[static_cast<std::size_t>(Tiles)][4];
+    std::uint32_t rows[tiles][4];
+    std::uint32_t states[tiles][2 * member_tiles];
+    std::uint32_t gradients[tiles][4];
   };
 
-  __device__ __forceinline__ void load_queries(std::uint32_t (&to)[Tiles][4], int chunk,
+  __device__ __forceinline__ void load_queries(std::uint32_t (&to)[tiles][4], int chunk,
                                                int part = 0) const
   {
 #pragma unroll
@@ -96,7 +98,7 @@ private:
     }
   }
 
-  __device__ __forceinline__ void load_gradients(std::uint32_t (&to)[Tiles][4], std::uint32_t slot,
+  __device__ __forceinline__ void load_gradients(std::uint32_t (&to)[tiles][4], std::uint32_t slot,
                                                  int chunk) const
   {
     const int call = (min)(chunk * 16 + of_sixteen_, block_.pass.num_calls - 1);
@@ -125,7 +127,7 @@ private:
 
   //! Kept gradients, or zero.
   __device__ __forceinline__ void take_states(std::uint32_t slot, const fragments& from,
-                                              float (&sums)[Tiles][MemberTiles][4]) const
+                                              float (&sums)[tiles][member_tiles][4]) const
   {
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
@@ -158,11 +160,11 @@ private:
   }
 
   __device__ __forceinline__ void add_chunk(int chunk, std::uint32_t slot, const ring_place& place,
-                                            fragments& now, float (&sums)[Tiles][MemberTiles][4])
+                                            fragments& now, float (&sums)[tiles][member_tiles][4])
   {
     if constexpr (!Ahead) { load_gradients(now.gradients, slot, chunk); }
     const auto& a = now.gradients;
-    std::uint32_t loaded[Tiles][4];
+    std::uint32_t loaded[tiles][4];
     if constexpr (!Resident) { load_queries(loaded, chunk); }
     const auto& queries = Resident ? queries_[Resident ? chunk : 0] : loaded;
     block_.factors_full(place.index).wait(place.phase);
@@ -174,12 +176,12 @@ private:
         block_.factors(place.index) +
         static_cast<std::uint32_t>((MemberTiles == 2 ? matrix % 2 * 2 + matrix / 2 : matrix) * 128 +
                                    block_.lane % 8 * 16);
-    std::uint32_t weights[2 * MemberTiles];
-    std::uint32_t weights_low[2 * MemberTiles];
-    std::uint32_t factors[2 * MemberTiles];
-    std::uint32_t factors_low[2 * MemberTiles];
-    std::uint32_t pairs[2 * MemberTiles];
-    std::uint32_t pairs_low[2 * MemberTiles];
+    std::uint32_t weights[2 * member_tiles];
+    std::uint32_t weights_low[2 * member_tiles];
+    std::uint32_t factors[2 * member_tiles];
+    std::uint32_t factors_low[2 * member_tiles];
+    std::uint32_t pairs[2 * member_tiles];
+    std::uint32_t pairs_low[2 * member_tiles];
     load_transposed(weights, from);
     load_transposed(factors, from + layout::part_bytes);
     load_matrices(pairs, of_pairs + layout::part_bytes);
@@ -224,7 +226,7 @@ private:
 
   //! dw of a chunk: the sum is over rows.
   __device__ __forceinline__ void add_pairs(int chunk, const fragments& now,
-                                            const std::uint32_t (&pairs)[2 * MemberTiles])
+                                            const std::uint32_t (&pairs)[2 * member_tiles])
   {
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
@@ -243,7 +245,7 @@ private:
 
   //! Stores gradients to keep; the finished row is left to the warp that ends it.
   __device__ __forceinline__ void finish(std::uint32_t slot,
-                                         const float (&sums)[Tiles][MemberTiles][4])
+                                         const float (&sums)[tiles][member_tiles][4])
   {
     const gather_tensor_params& pass = block_.pass;
     if (pass.finishes && block_.quad == 0) {
@@ -260,7 +262,7 @@ private:
       if constexpr (!Exact) {
 #pragma unroll
         for (int t = 0; t < Tiles; ++t) {
-          std::uint32_t values[2 * MemberTiles];
+          std::uint32_t values[2 * member_tiles];
 #pragma unroll
           for (int x = 0; x < 2 * MemberTiles; ++x) {
             const float* const sum = &sums[t][x / 2][x % 2 * 2];
@@ -345,9 +347,8 @@ private:
   int of_rows_;     // places in a slot
   int of_states_;
   State* next_state_;  // of the position that comes next; of this lane's row, when 16 bits wide
-  std::uint32_t queries_[static_cast<std::size_t>(Resident ? Chunks : 1)]
-                        [static_cast<std::size_t>(Tiles)][4];
-  float query_sums_[static_cast<std::size_t>(Chunks)][static_cast<std::size_t>(Tiles)][2][4];
+  std::uint32_t queries_[static_cast<std::size_t>(Resident ? Chunks : 1)][tiles][4];
+  float query_sums_[static_cast<std::size_t>(Chunks)][tiles][2][4];
 };
 
 }  // namespace block::detail

@@ -50,6 +50,7 @@ public:
   }
 
 private:
+  static constexpr auto member_tiles = static_cast<std::size_t>(MemberTiles);
   static constexpr int row_bytes = view::row_bytes;
   static constexpr int steps = HeadWidth / 16;
 
@@ -77,8 +78,8 @@ private:
 
   //! <w, s> and <do, s>; with the newest call's mix, <do, mix> of every call, too.
   template <bool WithMix>
-  __device__ __forceinline__ void multiply(std::uint32_t slot, float (&scores)[2][MemberTiles][4],
-                                           float (&products)[MemberTiles][4],
+  __device__ __forceinline__ void multiply(std::uint32_t slot, float (&scores)[2][member_tiles][4],
+                                           float (&products)[member_tiles][4],
                                            float (&dots)[4]) const
   {
     const gather_tensor_params& pass = block_.pass;
@@ -87,7 +88,7 @@ private:
         slot +
         static_cast<std::uint32_t>((chunk_ * 16 + (min)(block_.lane % 16, last_call)) * row_bytes +
                                    block_.lane / 16 * 16);
-    std::uint32_t rows[MemberTiles];
+    std::uint32_t rows[member_tiles];
 #pragma unroll
     for (int t = 0; t < MemberTiles; ++t) {
       const int m = (min)(t * 8 + block_.lane % 8, pass.num_rows - 1);
@@ -98,7 +99,7 @@ private:
         slot + static_cast<std::uint32_t>(block_.at.mix + block_.lane / 8 * 16);
 #pragma unroll
     for (int step = 0; step < steps / 2; ++step) {
-      std::uint32_t b[MemberTiles][4];
+      std::uint32_t b[member_tiles][4];
       std::uint32_t of_mix[4];
 #pragma unroll
       for (int t = 0; t < MemberTiles; ++t) { load_matrices(b[t], rows[t] + step * 64); }
@@ -139,8 +140,8 @@ private:
   {
     const gather_tensor_params& pass = block_.pass;
     const std::uint32_t slot = block_.slot(slot_index);
-    float scores[2][MemberTiles][4] = {};
-    float products[MemberTiles][4] = {};
+    float scores[2][member_tiles][4] = {};
+    float products[member_tiles][4] = {};
     float dots[4] = {};
     const bool newest = chunk_ == 0 && pass.mix != nullptr;
     float lse_of[2];
@@ -162,11 +163,11 @@ private:
     }
 
     const std::uint32_t inverse_of = slot + static_cast<std::uint32_t>(block_.at.inverse);
-    float sums[MemberTiles][2] = {};
-    std::uint32_t weight_high[2 * MemberTiles];
-    std::uint32_t weight_low[2 * MemberTiles];
-    std::uint32_t factor_high[2 * MemberTiles];
-    std::uint32_t factor_low[2 * MemberTiles];
+    float sums[member_tiles][2] = {};
+    std::uint32_t weight_high[2 * member_tiles];
+    std::uint32_t weight_low[2 * member_tiles];
+    std::uint32_t factor_high[2 * member_tiles];
+    std::uint32_t factor_low[2 * member_tiles];
 #pragma unroll
     for (int t = 0; t < MemberTiles; ++t) {
       float inverse[2];
@@ -213,7 +214,7 @@ private:
 
   //! Sums over the chunk's calls, which the lanes of a column hold: each lane ends with one row.
   __device__ __forceinline__ void store_head_sums(int slot_index,
-                                                  float (&sums)[MemberTiles][2]) const
+                                                  float (&sums)[member_tiles][2]) const
   {
     const bool upper = (block_.lane & 16) != 0;
     float pair[2];
