@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The smallest program: one position, three rows of depth, two heads, one routing call on the CPU.
+#include <mhar/cpu/aligned_memory.hpp>
 #include <mhar/cpu/route.hpp>
 
 #include <cstdio>
@@ -21,8 +22,8 @@ int main()
   problem.site.query = query.data();
   problem.outputs.y = {mixed.data(), 4};
 
-  std::vector<char> workspace(mhar::cpu::workspace_bytes(problem, {}));
-  mhar::check(mhar::cpu::route(problem, {{}, workspace.data(), workspace.size()}));
+  const mhar::cpu::aligned_memory workspace{mhar::cpu::workspace_bytes(problem, {})};
+  mhar::check(mhar::cpu::route(problem, workspace.context()));
 
   std::printf("head 0: %.3f %.3f  (row 1, whose first number is large)\n", mixed[0], mixed[1]);
   std::printf("head 1: %.3f %.3f  (no preference: the mean of all rows)\n", mixed[2], mixed[3]);

@@ -3,6 +3,7 @@
 //! the CPU in float and the reference in double.
 //!
 //! Sources are a null source and five rows; then o = partial + alpha * mix, and y = RMSNorm(o).
+#include <mhar/cpu/aligned_memory.hpp>
 #include <mhar/cpu/route.hpp>
 #include <mhar/cpu/route_gradient.hpp>
 #include <mhar/reference/route.hpp>
@@ -137,9 +138,9 @@ int main()
   call_results<float> got;
   const auto forward = forward_problem(inputs, got);
   const auto backward = backward_problem(inputs, got);
-  std::vector<char> workspace(
-      std::max(mhar::cpu::workspace_bytes(forward, {}), mhar::cpu::workspace_bytes(backward, {})));
-  const mhar::cpu::context context{{}, workspace.data(), workspace.size()};
+  const mhar::cpu::aligned_memory workspace{
+      std::max(mhar::cpu::workspace_bytes(forward, {}), mhar::cpu::workspace_bytes(backward, {}))};
+  const mhar::cpu::context context = workspace.context();
   mhar::check(mhar::cpu::route(forward, context));
   mhar::check(mhar::cpu::route_gradient(backward, context));
 

@@ -31,12 +31,12 @@ public:
   template <class T>
   void forward(call_case<T>& data)
   {
-    serve(data.forward(host_memory{}).problem);
+    serve(data.forward(host_memory{}).problem, *this);
   }
   template <class T>
   void backward(call_case<T>& data)
   {
-    serve(data.backward(host_memory{}).problem);
+    serve(data.backward(host_memory{}).problem, *this);
   }
   template <class Problem>
   [[nodiscard]] std::size_t workspace(const Problem& problem)
@@ -47,26 +47,7 @@ public:
   [[nodiscard]] mhar::status run(const Problem& problem, std::size_t workspace_bytes)
   {
     const mhar::cpu::aligned_memory workspace{workspace_bytes};
-    return verb(problem, workspace.context());
-  }
-
-private:
-  template <class Problem>
-  void serve(const Problem& problem)
-  {
-    const mhar::status outcome = run(problem, workspace(problem));
-    fuzz_require(outcome.ok(), std::string{outcome.argument} + ": " + outcome.message);
-  }
-  template <class T>
-  static mhar::status verb(const mhar::route_gradient_problem<T>& problem,
-                           const mhar::cpu::context& context)
-  {
-    return mhar::cpu::route_gradient(problem, context);
-  }
-  template <class Problem>
-  static mhar::status verb(const Problem& problem, const mhar::cpu::context& context)
-  {
-    return mhar::cpu::route(problem, context);
+    return call_verb(problem, workspace.context());
   }
 };
 

@@ -38,7 +38,7 @@ public:
   {
     device_memory arrays;
     const auto forward = data.forward(arrays);
-    serve(forward.problem);
+    serve(forward.problem, *this);
     arrays.download();
   }
   template <class T>
@@ -46,7 +46,7 @@ public:
   {
     device_memory arrays;
     const auto backward = data.backward(arrays);
-    serve(backward.problem);
+    serve(backward.problem, *this);
     arrays.download();
   }
   template <class Problem>
@@ -60,31 +60,13 @@ public:
     const device_buffer<unsigned char> scratch{static_cast<std::int64_t>(bytes)};
     const mhar::device::context context{stream_.get(), bytes == 0 ? nullptr : scratch.data(),
                                         bytes};
-    const mhar::status outcome = verb(problem, context);
+    const mhar::status outcome = call_verb(problem, context);
     stream_.wait();
     check_cuda(cudaGetLastError());
     return outcome;
   }
 
 private:
-  template <class Problem>
-  void serve(const Problem& problem)
-  {
-    const mhar::status outcome = run(problem, workspace(problem));
-    fuzz_require(outcome.ok(), std::string{outcome.argument} + ": " + outcome.message);
-  }
-  template <class T>
-  static mhar::status verb(const mhar::route_gradient_problem<T>& problem,
-                           const mhar::device::context& context)
-  {
-    return mhar::device::route_gradient(problem, context);
-  }
-  template <class Problem>
-  static mhar::status verb(const Problem& problem, const mhar::device::context& context)
-  {
-    return mhar::device::route(problem, context);
-  }
-
   device_stream stream_;
 };
 

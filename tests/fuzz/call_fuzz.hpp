@@ -25,6 +25,26 @@ inline void fuzz_require(bool holds, const std::string& what)
   if (!holds) { fuzz_failed(what); }
 }
 
+//! The backend's verb for a problem: the one in the namespace of the context.
+template <class T, class Context>
+mhar::status call_verb(const mhar::route_gradient_problem<T>& problem, const Context& context)
+{
+  return route_gradient(problem, context);
+}
+template <class Problem, class Context>
+mhar::status call_verb(const Problem& problem, const Context& context)
+{
+  return route(problem, context);
+}
+
+//! Runs a problem that is valid.
+template <class Problem, class Backend>
+void serve(const Problem& problem, Backend& backend)
+{
+  const mhar::status outcome = backend.run(problem, backend.workspace(problem));
+  fuzz_require(outcome.ok(), std::string{outcome.argument} + ": " + outcome.message);
+}
+
 //! Numbers that a normal distribution does not give, into a few places of an array.
 inline void put_special_values(tensor& array, entropy& choices)
 {
