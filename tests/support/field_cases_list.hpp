@@ -23,6 +23,12 @@ TEST_CASE(MHAR_TEST_WHERE "field case: weights of 1 and 0 are exact")
   MHAR_TEST_SKIP
   weights_of_one_and_zero(MHAR_TEST_ON{});
 }
+TEST_CASE(MHAR_TEST_WHERE "field case: a single source and any logit")
+{
+  MHAR_TEST_SKIP
+  single_source<float>(MHAR_TEST_ON{});
+  single_source<bfloat16>(MHAR_TEST_ON{});
+}
 TEST_CASE(MHAR_TEST_WHERE "field case: squares that overflow")
 {
   MHAR_TEST_SKIP

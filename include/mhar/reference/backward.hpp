@@ -46,6 +46,7 @@ inline position_gradients backward(const site& s, const table& sources, const ro
   g.folded = vector::Zero(s.width);
   g.bias = vector::Zero(s.num_sources);
   vector head_sum = vector::Zero(s.num_sources);  // c
+  const bool single = s.num_sources == 1;
   for (int h = 0; h < s.num_heads; ++h) {
     const std::int64_t first = h * s.head_width;
     const auto do_h = g.combined.segment(first, s.head_width);
@@ -54,9 +55,11 @@ inline position_gradients backward(const site& s, const table& sources, const ro
 
     for (int n = 0; n < s.num_sources; ++n) {
       const auto s_n = sources.row(n).segment(first, s.head_width);
-      const double a = f.weights(n, h);
+      // A single source's weight does not depend on its logit, so a logit that is not finite leaves it.
+      const bool nothing = f.lse(h) == -std::numeric_limits<double>::infinity();
+      const double a = single && !nothing ? 1 : f.weights(n, h);
       // Conditions, not products with 0: what they keep out may be infinite.
-      const bool fixed = s.num_sources == 1 || a == 0 || s.gate == 0;
+      const bool fixed = single || a == 0 || s.gate == 0;
       const double dl = fixed ? 0 : s.gate * a * ((do_h * s_n).sum() - dot);
       if (s.gate != 0 && a != 0) {
         g.sources.row(n).segment(first, s.head_width) += s.gate * a * do_h;

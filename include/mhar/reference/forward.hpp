@@ -101,7 +101,7 @@ routed forward(const site& s, const table& sources, const vector& partial,
     f.lse(h) = saved.lse ? (*saved.lse)(h) : log_sum_exp(f.logits.col(h));
     const bool nothing = f.lse(h) == -std::numeric_limits<double>::infinity();
     if (nothing) { f.weights.col(h).setZero(); }
-    else if (s.num_sources == 1) {
+    else if (s.num_sources == 1 && std::isfinite(f.lse(h))) {
       f.weights.col(h).setOnes();
     }
     else {
