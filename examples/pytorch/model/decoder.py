@@ -135,17 +135,21 @@ class Decoder(nn.Module):
         return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
 
     def forward(self, tokens):
+        return self.run(tokens)[0]
+
+    def run(self, tokens):
+        """The output and the depth history that made it, which plain mode has none of."""
         h = self.embed_tokens(tokens).to(self.dtype)
         cos, sin = self.rotations(tokens.shape[1], tokens.device)
         if self.config.mode == "plain":
             for layer in self.layers:
                 h = layer(h, cos, sin)
-            return self.norm(h)
+            return self.norm(h), None
         history = begin(self, h)
         for i, layer in enumerate(self.layers):
             history.write(layer.self_attn(history.read(2 * i, layer.input_layernorm), cos, sin))
             history.write(layer.mlp(history.read(2 * i + 1, layer.post_attention_layernorm)))
-        return history.read(2 * len(self.layers), self.norm)
+        return history.read(2 * len(self.layers), self.norm), history
 
     def logits(self, tokens):
         return F.linear(self(tokens), self.embed_tokens.weight.to(self.dtype))
