@@ -5,6 +5,7 @@
 #include "fuzz/seeded.hpp"
 
 #include <mhar/cpu/aligned_memory.hpp>
+#include <mhar/cpu/merge.hpp>
 #include <mhar/cpu/route.hpp>
 #include <mhar/cpu/route_gradient.hpp>
 
@@ -15,6 +16,8 @@ namespace {
 class cpu_fuzz_backend
 {
 public:
+  static constexpr bool merges = true;
+
   class memory
   {
   public:

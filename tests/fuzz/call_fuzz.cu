@@ -15,6 +15,8 @@ namespace {
 class device_fuzz_backend
 {
 public:
+  static constexpr bool merges = false;
+
   class memory
   {
   public:

@@ -1,49 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One fuzzed routing call, any backend: a valid one gives the reference's result; a spoilt one is refused and nothing is written, or
-//! it is served and gives the same bits as with its outputs moved to memory of their own.
+//! One fuzzed routing call or merge, any backend: a valid one gives the reference's result, a spoilt one what fuzz/spoilt.hpp says.
 #pragma once
 
-#include "fuzz/problems.hpp"
-#include "fuzz/seeded.hpp"
-#include "support/call_case.hpp"
-
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
+#include "fuzz/merge_fuzz.hpp"
 
 namespace mhar_test {
-
-[[noreturn]] inline void fuzz_failed(const std::string& what)
-{
-  std::fprintf(stderr, "fuzz: input %llu: %s\n", static_cast<unsigned long long>(fuzz_input()),
-               what.c_str());
-  std::abort();
-}
-inline void fuzz_require(bool holds, const std::string& what)
-{
-  if (!holds) { fuzz_failed(what); }
-}
-
-//! The backend's verb for a problem: the one in the namespace of the context.
-template <class T, class Context>
-mhar::status call_verb(const mhar::route_gradient_problem<T>& problem, const Context& context)
-{
-  return route_gradient(problem, context);
-}
-template <class Problem, class Context>
-mhar::status call_verb(const Problem& problem, const Context& context)
-{
-  return route(problem, context);
-}
-
-//! Runs a problem that is valid.
-template <class Problem, class Backend>
-void serve(const Problem& problem, Backend& backend)
-{
-  const mhar::status outcome = backend.run(problem, backend.workspace(problem));
-  fuzz_require(outcome.ok(), std::string{outcome.argument} + ": " + outcome.message);
-}
 
 //! Numbers that a normal distribution does not give, into a few places of an array.
 inline void put_special_values(tensor& array, entropy& choices)
@@ -89,122 +50,16 @@ void fuzz_valid_call(entropy& choices, Backend& backend)
   fuzz_require(backward.ok, backward.text);
 }
 
-//! The routing call in a problem.
-template <class Problem>
-Problem& call_of(Problem& problem)
-{
-  return problem;
-}
-template <class T>
-mhar::route_problem<T>& call_of(mhar::update_problem<T>& problem)
-{
-  return problem.call;
-}
-
-//! What a refusal owes: the verb says what validation says, in words, and writes nothing.
-template <class Problem, class Backend, class Arena>
-void check_refusal(const Problem& problem, const mhar::status& valid, Backend& backend,
-                   const Arena& arena, const std::vector<unsigned char>& before)
-{
-  const std::size_t needed = backend.workspace(problem);
-  const mhar::status outcome = backend.run(problem, needed < 65536 ? needed : 0);
-  fuzz_require(
-      outcome.code == valid.code && std::strcmp(outcome.argument, valid.argument) == 0,
-      std::string{"refused for "} + outcome.argument + ", validation says " + valid.argument);
-  fuzz_require(valid.argument[0] != 0 && valid.message[0] != 0, "a refusal without words");
-  fuzz_require(std::memcmp(arena.data(), before.data(), before.size()) == 0,
-               std::string{"refused for "} + valid.argument + ", but something was written");
-}
-
-//! What is served gives the bits that it gives with every output in memory of its own, and nothing else is written.
-template <class T, class Problem, class Backend, class Arena>
-void check_service(Problem& problem, Backend& backend, const Arena& arena,
-                   const std::vector<unsigned char>& before)
-{
-  Problem apart = problem;
-  std::vector<void*> list;
-  if constexpr (std::is_same_v<Problem, mhar::route_gradient_problem<T>>) {
-    for (int n = 0; problem.row_gradients && n < problem.num_rows; ++n) {
-      list.push_back(problem.row_gradients.row(n).data);
-    }
-    apart.row_gradients.list = list.empty() ? nullptr : list.data();
-    if (list.empty()) { apart.row_gradients = {}; }
-  }
-  const problem_memory memory{apart};
-  if (!memory.inside(arena)) { return; }
-  const std::size_t needed = backend.workspace(problem);
-  const std::size_t needed_apart = backend.workspace(apart);
-  if (needed > (std::size_t{1} << 26) || needed_apart > (std::size_t{1} << 26)) { return; }
-
-  std::vector<typename Backend::memory> own;
-  std::vector<unsigned char*> places;
-  for (const written_piece& piece : memory.written()) {
-    const auto phase = reinterpret_cast<std::uintptr_t>(piece.at) % 64;
-    own.emplace_back(phase + static_cast<std::size_t>(piece.bytes()));
-    places.push_back(own.back().data() + phase);
-    std::memcpy(places.back(), piece.at, static_cast<std::size_t>(piece.bytes()));
-    *piece.pointer = places.back();
-  }
-  const mhar::status first = backend.run(apart, needed_apart);
-  fuzz_require(first.ok(),
-               std::string{"accepted, but not served: "} + first.argument + ": " + first.message);
-  fuzz_require(std::memcmp(arena.data(), before.data(), before.size()) == 0,
-               "an input was written");
-  fuzz_require(backend.run(problem, needed).ok(), "served once only");
-
-  std::vector<unsigned char> expected = before;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    const written_piece& piece = memory.written()[i];
-    const std::int64_t step = piece.count > 1 ? piece.stride * mhar::size_of(piece.type) : 0;
-    const auto length = static_cast<std::size_t>(piece.width * mhar::size_of(piece.type));
-    for (std::int64_t p = 0; p < piece.count; ++p) {
-      std::memcpy(expected.data() + (piece.at - arena.data()) + p * step, places[i] + p * step,
-                  length);
-    }
-  }
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (arena.data()[i] != expected[i]) {
-      fuzz_failed("an accepted overlap changes a result, or something else was written, at byte " +
-                  std::to_string(i));
-    }
-  }
-}
-
-//! A spoilt problem: `bind` binds it in an arena.
-template <class T, class Problem, class Backend, class Bind>
-void fuzz_spoilt_call(entropy& choices, Backend& backend, const Bind& bind)
-{
-  using arena_type = fuzz_arena<typename Backend::memory>;
-  arena_type arena;
-  bound<Problem, T> original = bind(arena);
-  if (!arena.fits()) { return; }
-  Problem& problem = original.problem;
-  const int rows_of_case = call_of(problem).num_rows;
-  spoiler<arena_type> spoil{choices, arena};
-  for (std::int64_t i = choices.integer(1, 3); i > 0; --i) { spoil(problem); }
-
-  // A list is as long as the call had rows, and validating as many rows as an int can count takes long.
-  const int num_rows = call_of(problem).num_rows;
-  bool listed = call_of(problem).rows.list != nullptr;
-  if constexpr (std::is_same_v<Problem, mhar::route_gradient_problem<T>>) {
-    listed = listed || problem.row_gradients.list != nullptr;
-  }
-  if (num_rows > (listed ? rows_of_case : 2000)) { return; }
-
-  const std::vector<unsigned char> before(arena.data(), arena.data() + arena_type::all_bytes);
-  const mhar::status valid = validate(problem);
-  if (valid.ok()) { check_service<T>(problem, backend, arena, before); }
-  else {
-    check_refusal(problem, valid, backend, arena, before);
-  }
-}
-
 template <class T, class Backend>
 void fuzz_call(entropy& choices, Backend& backend)
 {
-  const std::int64_t kind = choices.integer(0, 3);
+  const std::int64_t kind = choices.integer(0, 4);
   if (kind == 0) {
     fuzz_valid_call<T>(choices, backend);
+    return;
+  }
+  if (kind == 4) {
+    if constexpr (Backend::merges) { fuzz_merge<T>(choices, backend); }
     return;
   }
   const call_options<T> options = random_options<T>(choices, 100);

@@ -47,6 +47,19 @@ public:
     write(problem.copy, problem.call.extent);
     read(problem.delta, problem.call.extent);
   }
+  template <class T>
+  explicit problem_memory(mhar::merge_problem<T>& problem)
+  {
+    constexpr mhar::element statistics = mhar::element_of<mhar::accumulate_t<T>>::value;
+    const std::int64_t sums = problem.extent.num_positions * problem.extent.num_heads;
+    for (int i = 0; i < problem.num_parts; ++i) {
+      read(mhar::const_matrix{problem.parts.row(i), problem.parts.position_stride}, problem.extent);
+    }
+    const std::int64_t stride = problem.num_parts == 1 ? sums : problem.part_lse_stride;
+    reads_.push_back({problem.part_lse, statistics, problem.num_parts, stride, sums});
+    write(problem.mix, problem.extent);
+    write(reinterpret_cast<void**>(&problem.lse), statistics, 1, 0, sums);
+  }
   //! Row gradients must be listed.
   template <class T>
   explicit problem_memory(mhar::route_gradient_problem<T>& problem)
@@ -198,6 +211,21 @@ public:
     }
   }
   template <class T>
+  void operator()(mhar::merge_problem<T>& problem)
+  {
+    switch (choices_.integer(0, 10)) {
+      case 0: spoil_extent(problem.extent); break;
+      case 1: spoil_index(problem.num_parts); break;
+      case 2: spoil_stride(problem.parts.row_stride); break;
+      case 3: spoil_stride(problem.parts.position_stride); break;
+      case 4: move(problem.parts.base); break;
+      case 5: spoil_stride(problem.part_lse_stride); break;
+      case 6: move(problem.part_lse); break;
+      case 7: move(problem.lse); break;
+      default: spoil(problem.mix); break;
+    }
+  }
+  template <class T>
   void operator()(mhar::route_gradient_problem<T>& problem)
   {
     if (choices_.once_in(2)) {
@@ -231,16 +259,25 @@ public:
   }
 
 private:
+  void spoil_extent(mhar::shape& extent)
+  {
+    switch (choices_.integer(0, 3)) {
+      case 0: spoil_count(extent.num_positions); break;
+      case 1: spoil_count(extent.width); break;
+      case 2: spoil_index(extent.num_heads); break;
+      default: spoil_count(extent.norm_width); break;
+    }
+  }
   template <class Problem>
   void spoil_call(Problem& problem)
   {
     mhar::site_parameters& site = problem.site;
     mhar::output_stage& stage = problem.stage;
     switch (choices_.integer(0, 16)) {
-      case 0: spoil_count(problem.extent.num_positions); break;
-      case 1: spoil_count(problem.extent.width); break;
-      case 2: spoil_index(problem.extent.num_heads); break;
-      case 3: spoil_count(problem.extent.norm_width); break;
+      case 0:
+      case 1:
+      case 2:
+      case 3: spoil_extent(problem.extent); break;
       case 4: spoil_index(problem.num_rows); break;
       case 5: spoil_stride(problem.rows.row_stride); break;
       case 6: spoil_stride(problem.rows.position_stride); break;
