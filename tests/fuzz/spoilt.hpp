@@ -3,8 +3,9 @@
 //! with its outputs moved to memory of their own.
 #pragma once
 
-#include "fuzz/problems.hpp"
+#include "fuzz/problem_memory.hpp"
 #include "fuzz/seeded.hpp"
+#include "fuzz/spoiler.hpp"
 #include "support/call_case.hpp"
 
 #include <cstdio>
@@ -133,7 +134,7 @@ void check_service(Problem& problem, Backend& backend, const Arena& arena,
     const written_piece& piece = memory.written()[i];
     const std::int64_t step = piece.count > 1 ? piece.stride * mhar::size_of(piece.type) : 0;
     const auto length = static_cast<std::size_t>(piece.width * mhar::size_of(piece.type));
-    for (std::int64_t p = 0; p < piece.count; ++p) {
+    for (std::int64_t p = piece.first; p < piece.last; ++p) {
       std::memcpy(expected.data() + (piece.at - arena.data()) + p * step, places[i] + p * step,
                   length);
     }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Random forests of passes: any split at any depth.
+//! Random forests of passes: any split at any depth. `Random` has integer(low, high).
 #pragma once
-
-#include "support/random.hpp"
 
 #include <mhar/router/depth_plan.hpp>
 
@@ -10,7 +8,8 @@
 
 namespace mhar_test {
 
-inline void add_random_members(int size, random_inputs& random, std::vector<int>& members)
+template <class Random>
+void add_random_members(int size, Random& random, std::vector<int>& members)
 {
   while (size > 0) {
     const int count = static_cast<int>(random.integer(1, size));
@@ -20,14 +19,16 @@ inline void add_random_members(int size, random_inputs& random, std::vector<int>
   }
 }
 
-inline std::vector<int> random_members(int size, random_inputs& random)
+template <class Random>
+std::vector<int> random_members(int size, Random& random)
 {
   std::vector<int> members;
   add_random_members(size, random, members);
   return members;
 }
 
-inline mhar::depth_plan random_plan(const mhar::depth_schedule& schedule, random_inputs& random)
+template <class Random>
+mhar::depth_plan random_plan(const mhar::depth_schedule& schedule, Random& random)
 {
   return mhar::custom_plan(schedule, random_members(schedule.num_calls(), random),
                            random_members(schedule.total_rows(), random));
