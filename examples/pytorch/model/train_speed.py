@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time and peak memory of a training step of the paper's models: the plain Transformer, MHAR by this library, and MHAR by the
+paper's algorithm. Needs a GPU.
+
+    python train_speed.py --out h200_train.json --profile
+
+A step is forward, backward, clipping and fused AdamW on random tokens, in bfloat16, replayed from a CUDA graph; everything but
+routing is compiled by torch.compile, one layer at a time.
+"""
+import argparse
+import datetime
+import gc
+import json
+import statistics
+import time
+from dataclasses import replace
+
+import torch
+
+from decoder import PAPER, Decoder
+
+BATCH = {"100M": (8, 2048), "350M": (4, 1024), "1B": (4, 1024)}  # sequences, tokens of each
+# Part of a step -> words in the names of its kernels; the first part that fits counts.
+PARTS = {
+    "routing": ("mhar", "forward_kernel", "backward_kernel"),
+    "attention": ("flash", "fmha", "sdpa"),
+    "matrix products": ("nvjet", "gemm", "cutlass", "cublas", "splitK"),
+    "optimizer": ("multi_tensor", "adam", "lpnorm"),
+    "norms, activations, loss": ("triton",),
+    "other": ("",),
+}
+
+
+def config_of(scale, mode):
+    config = PAPER[scale]
+    if mode == "plain":
+        return config
+    return replace(config, mode="full", routing_heads=config.kv_heads, routing=mode)
+
+
+class Step:
+    """One training step of a fresh model; `replay` runs it from a graph."""
+
+    def __init__(self, config, batch, length):
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            self.model = Decoder(config, torch.bfloat16).to(torch.bfloat16)
+            self.tokens = torch.randint(config.vocabulary, (batch, length + 1))
+        self.model.sites.float()
+        self.model.compile_parts()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True,
+                                           capturable=True)
+
+    def __call__(self):
+        self.optimizer.zero_grad()
+        loss = self.model.loss(self.tokens[:, :-1], self.tokens[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return loss.detach()
+
+    def peak_gb(self):
+        torch.cuda.reset_peak_memory_stats()
+        self()
+        return torch.cuda.max_memory_allocated() / 1e9
+
+    def capture(self):
+        self.optimizer.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            self.loss = self()
+        self.replay = graph.replay
+
+
+def milliseconds(work, repetitions):
+    """Median of single runs between two events."""
+    times = []
+    for _ in range(repetitions):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop))
+    return statistics.median(times)
+
+
+def parts_of(step):
+    """Milliseconds of a step's kernels by what they are for, as the profiler saw them."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        step.replay()
+        torch.cuda.synchronize()
+    sums = dict.fromkeys(PARTS, 0.0)
+    for event in profile.key_averages():
+        name = event.key.lower()
+        part = next(part for part, words in PARTS.items() if any(word.lower() in name for word in words))
+        sums[part] += event.self_device_time_total * 1e-3
+    return {part: round(time, 3) for part, time in sums.items()}
+
+
+def tune_published(config, positions):
+    from published import paper  # which makes the benchmarks' modules known
+    from shapes import Shape
+    from timing import quick_time
+
+    calls = tuple(range(1, config.sites + 1))
+    paper.tune(Shape("", calls, positions, config.width, config.routing_heads), quick_time)
+
+
+def measure(scale, mode, repetitions, profiled):
+    config = config_of(scale, mode)
+    batch, length = BATCH[scale]
+    if mode == "published":
+        tune_published(config, batch * length)
+    step = Step(config, batch, length)
+    losses = [step().item() for _ in range(3)]
+    peak = step.peak_gb()
+    step.capture()
+    for _ in range(3):
+        step.replay()
+    result = {"ms": milliseconds(step.replay, repetitions), "peak_gb": peak, "first_losses": losses}
+    if profiled:
+        result["parts_ms"] = parts_of(step)
+    return result
+
+
+def measure_or_say_why(*arguments):
+    try:
+        return measure(*arguments)
+    except (torch.OutOfMemoryError, ImportError, NotImplementedError, RuntimeError) as error:
+        return {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+# Names in the result file of what measures are called here.
+NAMES = {"plain": "plain", "router": "mhar", "call": "mhar_call", "formula": "formula", "published": "paper"}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, help="the JSON file to write")
+    parser.add_argument("--scales", nargs="+", default=list(PAPER), choices=list(PAPER))
+    parser.add_argument("--modes", nargs="+", default=["plain", "router", "published"], choices=list(NAMES))
+    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--profile", action="store_true", help="also where the time goes")
+    options = parser.parse_args()
+    torch.cuda.set_stream(torch.cuda.Stream())
+    document = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
+                "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "scales": {}}
+    for scale in options.scales:
+        batch, length = BATCH[scale]
+        entry = document["scales"][scale] = {"batch": batch, "length": length}
+        for mode in options.modes:
+            start = time.perf_counter()
+            result = measure_or_say_why(scale, mode, options.repetitions, options.profile)
+            print(scale, mode, result, f"in {time.perf_counter() - start:.0f} s", flush=True)
+            for key, value in result.items():
+                entry[f"{NAMES[mode]}_{key}"] = value
+        for name in NAMES.values():
+            if name != "plain" and f"{name}_ms" in entry and "plain_ms" in entry:
+                entry[f"{name}_over_plain"] = entry["plain_ms"] / entry[f"{name}_ms"]
+        with open(options.out, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

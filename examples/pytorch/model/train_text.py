@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains small models on bytes of text and compares how their sublayers are connected: plain, one routing head, eight.
+
+    python train_text.py --out h200_text.json
+
+The text is Python source code that is installed beside this interpreter: its standard library and its packages. Every tenth
+package is held out for validation. A seed decides the weights and the order of the data, for all models alike, so differences
+between models are taken seed by seed. Needs a GPU.
+"""
+import argparse
+import datetime
+import hashlib
+import json
+import math
+import pathlib
+import statistics
+import sysconfig
+import time
+from dataclasses import asdict, replace
+
+import torch
+
+from decoder import Config, Decoder
+from formula import depth_weights
+
+SMALL = Config(width=256, layers=8, attention_heads=4, kv_heads=2, hidden=768, vocabulary=256)
+LENGTH, BATCH, VALIDATION_BATCHES = 512, 32, 32
+PEAK_RATE = 1e-3  # the paper's tuned rate; not tuned here
+MODELS = {"plain": dict(mode="plain"), "H1": dict(mode="full", routing_heads=1), "H8": dict(mode="full", routing_heads=8)}
+
+
+def read_text(limit):
+    """Two arrays of bytes, training and validation: whole packages go to one of them, copies of a file count once, and a zero
+    byte stands between files. The order is by a hash of names, so that any part of it is a mixture."""
+    places = {pathlib.Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
+    files = {path: path.relative_to(place).parts[0] for place in sorted(places, key=lambda p: len(p.parts))
+             for path in place.rglob("*.py")}
+    hashed = lambda text: hashlib.sha256(str(text).encode()).hexdigest()
+    parts, seen, sizes = ([], []), set(), [0, 0]
+    for path, package in sorted(files.items(), key=lambda item: hashed(item[0])):
+        held_out = int(hashed(package), 16) % 10 == 0
+        if sizes[held_out] + path.stat().st_size >= limit[held_out]:
+            continue
+        content = path.read_bytes()
+        if content in seen:
+            continue
+        seen.add(content)
+        sizes[held_out] += len(content) + 1
+        parts[held_out].append(content + b"\0")
+    return [torch.frombuffer(bytearray(b"".join(part)), dtype=torch.uint8) for part in parts]
+
+
+def windows(text, starts):
+    """The bytes from each start on, one more than a sequence: inputs and targets are neighbours."""
+    return text[starts.unsqueeze(1) + torch.arange(LENGTH + 1, device=text.device)].long()
+
+
+def rate(step, steps):
+    """Linear warmup over a twentieth, then a cosine down to a tenth."""
+    warmup = steps // 20
+    if step < warmup:
+        return PEAK_RATE * (step + 1) / warmup
+    return PEAK_RATE * (0.55 + 0.45 * math.cos(math.pi * (step - warmup) / (steps - warmup)))
+
+
+class Training:
+    """One model; a step is a replay of a CUDA graph that reads its windows' starts and its learning rate from tensors."""
+
+    def __init__(self, config, seed, device):
+        torch.manual_seed(seed)
+        self.model = Decoder(config, torch.bfloat16).to(device).compile_parts()
+        self.rate = torch.zeros((), device=device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.rate, betas=(0.9, 0.95), weight_decay=0.1,
+                                           fused=True, capturable=True)
+        self.starts = torch.zeros(BATCH, dtype=torch.long, device=device)
+
+    def loss(self, text):
+        bytes_ = windows(text, self.starts)
+        return self.model.loss(bytes_[:, :-1], bytes_[:, 1:])
+
+    def step(self, text):
+        self.optimizer.zero_grad()
+        loss = self.loss(text)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return loss.detach()
+
+    def capture(self, text):
+        for _ in range(3):  # with a rate of zero: nothing is learned, but moments would remember
+            self.step(text)
+        for state in self.optimizer.state.values():
+            for tensor in state.values():
+                tensor.zero_()
+        self.optimizer.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            loss = self.step(text)
+        return graph, loss
+
+    def run(self, text, starts):
+        """Loss of every step."""
+        graph, loss = self.capture(text)
+        losses = torch.empty(len(starts), device=text.device)
+        for step, some in enumerate(starts):
+            self.rate.fill_(rate(step, len(starts)))
+            self.starts.copy_(some)
+            graph.replay()
+            losses[step] = loss
+        return losses.tolist()
+
+    def validate(self, text, starts):
+        """Mean loss over windows. Gradients stay enabled, unused: the compiled functions are then those of training."""
+        total = 0.0
+        for some in starts:
+            self.starts.copy_(some)
+            total += self.loss(text).detach().double()
+        return (total / len(starts)).item()
+
+
+def mean_depth_weights(model, text, starts):
+    """Of every site: the share of each row, mean over positions, by head."""
+    twin = Decoder(replace(model.config, routing="formula")).to(text.device)
+    twin.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        _, history = twin.run(windows(text, starts)[:, :-1])
+    rows = torch.stack(history.rows)
+    return [depth_weights(rows[: i + 1], site.query, model.config.routing_heads, site.norm_weight).mean((1, 2)).tolist()
+            for i, site in enumerate(model.sites)]
+
+
+def paired(losses, model, baseline):
+    """Mean and standard error over seeds of how much lower the baseline's loss is."""
+    differences = [a - b for a, b in zip(losses[model], losses[baseline])]
+    return {"mean": statistics.mean(differences), "standard_error": statistics.stdev(differences) / len(differences) ** 0.5}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, help="the JSON file to write")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--routing", default="router", help="which program mixes: see residual.py")
+    options = parser.parse_args()
+    torch.cuda.set_stream(torch.cuda.Stream())
+    text, held_out = (part.cuda() for part in read_text((64 << 20, 8 << 20)))
+    drawn = lambda seed, part, count: torch.randint(len(part) - LENGTH, (count, BATCH),
+                                                    generator=torch.Generator().manual_seed(seed)).cuda()
+    judges = drawn(0, held_out, VALIDATION_BATCHES)
+    losses, seconds, curves, depths = ({name: [] for name in MODELS} for _ in range(4))
+    for name, changes in MODELS.items():
+        config = replace(SMALL, routing=options.routing, **changes)
+        for seed in range(1, options.seeds + 1):
+            start = time.perf_counter()
+            training = Training(config, seed, text.device)
+            curves[name].append(training.run(text, drawn(seed, text, options.steps)))
+            losses[name].append(training.validate(held_out, judges))
+            seconds[name].append(time.perf_counter() - start)
+            if seed == 1 and config.sites:
+                depths[name] = mean_depth_weights(training.model, held_out, judges[0, :4])
+            print(name, seed, losses[name][-1], f"{seconds[name][-1]:.1f} s", flush=True)
+    tail = lambda curve: statistics.mean(curve[-len(curve) // 20:])
+    document = {
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "text": "installed Python sources, bytes", "training_bytes": len(text), "validation_bytes": len(held_out),
+        "config": asdict(SMALL) | {"routing": options.routing}, "steps": options.steps, "tokens_per_step": BATCH * LENGTH,
+        "peak_rate": PEAK_RATE, "seconds": seconds, "validation_loss": losses,
+        "last_training_loss": {name: list(map(tail, of_seeds)) for name, of_seeds in curves.items()},
+        "difference": {f"{a} - {b}": paired(losses, a, b) for a, b in (("H1", "plain"), ("H8", "plain"), ("H8", "H1"))},
+        "depth_weights": depths,
+    }
+    with open(options.out, "w", encoding="utf-8") as file:
+        json.dump(document, file)
+        file.write("\n")
+    for name, value in document["difference"].items():
+        print(f"{name}: {value['mean']:+.4f} +- {value['standard_error']:.4f}")
+
+
+if __name__ == "__main__":
+    main()
