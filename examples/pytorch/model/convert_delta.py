@@ -20,7 +20,7 @@ def to_delta(plain, routing_heads, block, routing="formula"):
     config = replace(plain.config, mode="delta", routing_heads=routing_heads, block=block, routing=routing)
     delta = Decoder(config, plain.dtype)
     kept = {name: value for name, value in delta.state_dict().items() if name.startswith("sites.")}
-    delta.load_state_dict(plain.state_dict() | kept, assign=False)
+    delta.load_state_dict(plain.state_dict() | kept)
     return delta.to(plain.embed_tokens.weight.device)
 
 

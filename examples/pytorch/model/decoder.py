@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from residual import Site, begin
+from residual import begin, make_sites
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,19 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+def norm_of_stream(c):
+    """Where routing replaces the residual stream, the norm is part of routing."""
+    return RMSNorm(c.width, c.eps) if c.mode in ("plain", "delta") else nn.Identity()
+
+
 class Layer(nn.Module):
     """The two sublayers and their norms; `forward` is how plain mode connects them."""
 
     def __init__(self, c):
         super().__init__()
-        self.input_layernorm = RMSNorm(c.width, c.eps)
+        self.input_layernorm = norm_of_stream(c)
         self.self_attn = Attention(c)
-        self.post_attention_layernorm = RMSNorm(c.width, c.eps)
+        self.post_attention_layernorm = norm_of_stream(c)
         self.mlp = MLP(c)
 
     def forward(self, h, cos, sin):
@@ -120,12 +125,12 @@ class Decoder(nn.Module):
         self.dtype = dtype
         self.embed_tokens = nn.Embedding(config.vocabulary, config.width)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.norm = RMSNorm(config.width, config.eps)
+        self.norm = norm_of_stream(config)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
         # Made last and without random numbers: a seed gives every mode the same weights.
-        self.sites = nn.ModuleList(Site(config) for _ in range(config.sites))
+        self.sites = make_sites(config)
         self.cross_entropy = tied_cross_entropy
 
     def rotations(self, length, device):
@@ -147,9 +152,9 @@ class Decoder(nn.Module):
             return self.norm(h), None
         history = begin(self, h)
         for i, layer in enumerate(self.layers):
-            history.write(layer.self_attn(history.read(2 * i, layer.input_layernorm), cos, sin))
-            history.write(layer.mlp(history.read(2 * i + 1, layer.post_attention_layernorm)))
-        return history.read(2 * len(self.layers), self.norm), history
+            history.write(layer.self_attn(layer.input_layernorm(history.read(2 * i)), cos, sin))
+            history.write(layer.mlp(layer.post_attention_layernorm(history.read(2 * i + 1))))
+        return self.norm(history.read(2 * len(self.layers))), history
 
     def logits(self, tokens):
         return F.linear(self(tokens), self.embed_tokens.weight.to(self.dtype))
@@ -162,8 +167,8 @@ class Decoder(nn.Module):
         plain = self.config.mode == "plain"
         for layer in self.layers:
             for part in [layer] if plain else layer.children():
-                part.compile(dynamic=False)
-        self.norm.compile(dynamic=False)
+                if not isinstance(part, nn.Identity):
+                    part.compile(dynamic=False)
         self.cross_entropy = torch.compile(tied_cross_entropy, dynamic=False)
         return self
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How sublayers are connected: what each one reads from the depth history, and where its output goes.
 
-A history is made of the embedding for one forward pass. `read(i, norm)` is the normed input of sublayer i, `write(y)` takes the
-output of the sublayer that read last. Which program does the mixing is a separate choice, `routing`:
+A history is made of the embedding for one forward pass. `read(i)` is what sublayer i reads, `write(y)` takes the output of the
+sublayer that read last. Which program does the mixing is a separate choice, `routing`:
 
   formula    PyTorch, differentiated by autograd (formula.py)
   call       mhar_torch.route, one call at a time
@@ -15,17 +15,34 @@ from torch import nn
 import formula
 
 
-class Site(nn.Module):
-    """What one routing call learns. Queries, null sources and gates start at zero: a full or block model then averages its
-    sources, and a delta model is the plain model."""
+class Sites(nn.Module):
+    """What the routing calls of a pass learn, stacked. Queries, null sources and gates start at zero: a full or block model then
+    averages its sources, and a delta model is the plain model. In full and block mode what is read is normed, too."""
 
     def __init__(self, config):
         super().__init__()
-        self.query = nn.Parameter(torch.zeros(config.width))
-        self.norm_weight = nn.Parameter(torch.ones(config.width))
+        filled = lambda value, *shape: nn.Parameter(torch.full((config.sites, *shape), value))
+        self.query = filled(0.0, config.width)
+        self.norm_weight = filled(1.0, config.width)
         if config.mode == "delta":
-            self.null_source = nn.Parameter(torch.zeros(config.width))
-            self.gate = nn.Parameter(torch.zeros(1))
+            self.null_source = filled(0.0, config.width)
+            self.gate = filled(0.0, 1)
+        else:
+            self.output_norm_weight = filled(1.0, config.width)
+
+
+def make_sites(config):
+    if config.mode == "plain":
+        return None
+    if config.mode != "full" and config.routing in ("router", "published"):
+        raise ValueError(f"routing {config.routing} is for full mode, not for {config.mode}")
+    if config.routing == "router":
+        from mhar_torch import Router  # needs the built extension
+
+        # The same parameters under the same names.
+        return Router(config.sites - 1, config.width, config.routing_heads, output_norm=True, eps=config.eps,
+                      output_norm_eps=config.eps, reuse_rows=True)
+    return Sites(config)
 
 
 class Calls:
@@ -33,7 +50,8 @@ class Calls:
 
     def __init__(self, model, embedding):
         self.config = model.config
-        self.sites = model.sites
+        parameters = dict(model.sites.named_parameters())
+        self.sites = [dict(zip(parameters, values)) for values in zip(*(p.unbind() for p in parameters.values()))]
         self.rows = [embedding]
         self.route = formula.route
         if self.config.routing == "call":
@@ -41,29 +59,31 @@ class Calls:
 
             self.route = route
 
-    def mix(self, i, rows, **options):
-        site = self.sites[i]
-        return self.route(rows, site.query, self.config.routing_heads, norm_weight=site.norm_weight, eps=self.config.eps,
-                          **options)
+    def mix(self, i, rows, partial=None):
+        return self.route(rows, num_heads=self.config.routing_heads, partial=partial, output_norm=partial is None,
+                          eps=self.config.eps, output_norm_eps=self.config.eps, **self.sites[i])
 
 
 class Full(Calls):
     """Rows are the embedding and every output; there is no residual stream."""
 
-    def read(self, i, norm):
-        return self.mix(i, self.rows, output_norm=True, output_norm_weight=norm.weight, output_norm_eps=norm.eps)
+    def read(self, i):
+        return self.mix(i, self.rows)
 
     def write(self, y):
         self.rows.append(y)
 
 
-class Blocks(Calls):
-    """Rows are the embedding and the sums of finished blocks."""
+class Block(Calls):
+    """Rows are the embedding and the sums of finished blocks; the running sum of a block is one more row for its own calls."""
 
     def __init__(self, model, embedding):
         super().__init__(model, embedding)
         self.running = None
         self.written = 0
+
+    def read(self, i):
+        return self.mix(i, self.rows if self.running is None else [*self.rows, self.running])
 
     def write(self, y):
         self.running = y if self.running is None else self.running + y
@@ -73,27 +93,17 @@ class Blocks(Calls):
             self.running = None
 
 
-class Block(Blocks):
-    """The running sum of a block is one more row for the block's own calls."""
-
-    def read(self, i, norm):
-        rows = self.rows if self.running is None else [*self.rows, self.running]
-        return self.mix(i, rows, output_norm=True, output_norm_weight=norm.weight, output_norm_eps=norm.eps)
-
-
-class Delta(Blocks):
-    """The plain residual stream h stays; a sublayer reads norm(h + gate * mix) with a mix of a null source and the rows, and
-    the final norm reads h. The norm is the plain model's own: with a gate of zero every number is the plain model's."""
+class Delta(Block):
+    """The plain residual stream h stays; a sublayer reads h + gate * mix with a mix of a null source and the sums of finished
+    blocks, and the final norm reads h. Norms are the plain model's own: with a gate of zero every number is the plain model's."""
 
     def __init__(self, model, embedding):
         super().__init__(model, embedding)
         self.h = embedding
+        self.rows = []
 
-    def read(self, i, norm):
-        if i == len(self.sites):
-            return norm(self.h)
-        site = self.sites[i]
-        return norm(self.mix(i, self.rows, null_source=site.null_source, partial=self.h, gate=site.gate))
+    def read(self, i):
+        return self.mix(i, self.rows, partial=self.h) if i < len(self.sites) else self.h
 
     def write(self, y):
         self.h = self.h + y
@@ -103,6 +113,8 @@ class Delta(Blocks):
 def begin(model, embedding):
     """The history of a pass of this model."""
     config = model.config
+    if config.routing == "router":
+        return model.sites.begin(embedding)
     if config.routing == "published":
         from published import Published
 

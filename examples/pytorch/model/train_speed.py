@@ -46,7 +46,8 @@ class Step:
         with torch.device("cuda"):
             self.model = Decoder(config, torch.bfloat16).to(torch.bfloat16)
             self.tokens = torch.randint(config.vocabulary, (batch, length + 1))
-        self.model.sites.float()
+        if self.model.sites is not None:
+            self.model.sites.float()
         self.model.compile_parts()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True,
                                            capturable=True)

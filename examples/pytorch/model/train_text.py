@@ -118,15 +118,15 @@ class Training:
         return (total / len(starts)).item()
 
 
+@torch.no_grad()
 def mean_depth_weights(model, text, starts):
     """Of every site: the share of each row, mean over positions, by head."""
     twin = Decoder(replace(model.config, routing="formula")).to(text.device)
     twin.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        _, history = twin.run(windows(text, starts)[:, :-1])
+    _, history = twin.run(windows(text, starts)[:, :-1])
     rows = torch.stack(history.rows)
-    return [depth_weights(rows[: i + 1], site.query, model.config.routing_heads, site.norm_weight).mean((1, 2)).tolist()
-            for i, site in enumerate(model.sites)]
+    return [depth_weights(rows[: i + 1], query, model.config.routing_heads, norm_weight).mean((1, 2)).tolist()
+            for i, (query, norm_weight) in enumerate(zip(twin.sites.query, twin.sites.norm_weight))]
 
 
 def paired(losses, model, baseline):

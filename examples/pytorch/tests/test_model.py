@@ -46,6 +46,10 @@ def stirred(model):
     return model
 
 
+def normed(x):
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], eps=TINY.eps)
+
+
 def tokens(length=9):
     return torch.randint(TINY.vocabulary, (2, length), generator=torch.Generator().manual_seed(3))
 
@@ -75,17 +79,20 @@ class ModelTest(unittest.TestCase):
                 self.assertEqual(model.logits(tokens()).shape, (2, 9, 50))
                 _, gradients = loss_and_gradients(stirred(model))
                 # With one source there is nothing to choose.
-                none = {f"sites.0.{name}" for name in ("query", "norm_weight") if mode != "delta"}
-                idle = {name for name, gradient in gradients.items() if gradient.abs().max() == 0}
-                self.assertEqual(idle, none if mode != "plain" else set())
+                alone = {(name, i) for i in range({"plain": 0, "delta": TINY.block}.get(mode, 1))
+                         for name in ("sites.query", "sites.norm_weight")}
+                lines = lambda g: enumerate(g if g.dim() > 1 else [g])
+                idle = {(name, i) for name, g in gradients.items() for i, line in lines(g) if line.abs().max() == 0}
+                self.assertEqual({one for one in idle if one[0] != "embed_tokens.weight"}, alone)
 
     def test_a_seed_gives_every_mode_the_same_weights(self):
         plain = tiny().state_dict()
         for mode in MODES[1:]:
             state = tiny(mode=mode).state_dict()
-            self.assertTrue(all(torch.equal(state[name], plain[name]) for name in plain))
+            self.assertTrue(all(torch.equal(state[name], plain[name]) for name in plain if "layernorm" not in name
+                                and name != "norm.weight" or mode == "delta"))
 
-    def test_routing_adds_two_vectors_per_site(self):
+    def test_routing_adds_two_vectors_per_site(self):  # and the norms only change their place
         count = lambda **changes: sum(p.numel() for p in tiny(**changes).parameters())
         self.assertEqual(count(mode="full", routing_heads=4) - count(), 9 * 2 * 32)
         self.assertEqual(count(mode="full", routing_heads=4), count(mode="full", routing_heads=1))
@@ -111,20 +118,20 @@ class ModelTest(unittest.TestCase):
         history = Full(model, rows[0])
         for row in rows[1:]:
             history.write(row)
-        torch.testing.assert_close(history.read(4, model.norm), model.norm(torch.stack(rows).mean(0)))
+        torch.testing.assert_close(history.read(4), normed(torch.stack(rows).mean(0)))
 
     def test_block_rows(self):
         """With zero queries, a sublayer reads the mean of the embedding, the finished blocks' sums and the running sum."""
         model = tiny(mode="block")
         e, a, b, c, d = (torch.randn(2, 9, 32) for _ in range(5))
         history = Block(model, e)
-        reads = [history.read(0, model.norm)]
+        reads = [history.read(0)]
         for i, y in enumerate((a, b, c, d)):
             history.write(y)
-            reads.append(history.read(i + 1, model.norm))
+            reads.append(history.read(i + 1))
         whole = a + b + c
         for read, mean in zip(reads, (e, (e + a) / 2, (e + a + b) / 2, (e + whole) / 2, (e + whole + d) / 3)):
-            torch.testing.assert_close(read, model.norm(mean))
+            torch.testing.assert_close(read, normed(mean))
 
     def test_converted_model_is_the_plain_one_bit_for_bit(self):
         plain = stirred(tiny())
@@ -133,9 +140,8 @@ class ModelTest(unittest.TestCase):
             self.assertTrue(torch.equal(delta.logits(tokens()), plain.logits(tokens())))
         # The gates learn at once, what stands behind them once they are open.
         _, gradients = loss_and_gradients(delta)
-        for i in range(1, 8):
-            self.assertNotEqual(gradients[f"sites.{i}.gate"].item(), 0)
-        self.assertEqual(gradients["sites.7.query"].abs().max(), 0)
+        self.assertTrue((gradients["sites.gate"][3:] != 0).all())
+        self.assertEqual(gradients["sites.query"].abs().max(), 0)
 
     def test_conversion_refuses_what_is_not_plain(self):
         with self.assertRaisesRegex(ValueError, "plain"):
@@ -158,6 +164,12 @@ class ModelTest(unittest.TestCase):
             for heads in (1, 4):
                 same = dict(dtype=torch.float64, mode=mode, routing_heads=heads)
                 self.assert_same_training(stirred(tiny(**same)), stirred(tiny(**same, routing="call")))
+
+    @unittest.skipUnless(hasattr(mhar_torch, "Router"), "the extension is not built")
+    def test_router_trains_as_the_formula_does(self):
+        for heads in (1, 4):
+            same = dict(dtype=torch.float64, mode="full", routing_heads=heads)
+            self.assert_same_training(stirred(tiny(**same)), stirred(tiny(**same, routing="router")))
 
     @unittest.skipUnless(mhar_torch, "the extension is not built")
     def test_operator_keeps_the_plain_model_too(self):
