@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Depth routing for PyTorch: one routing call as a differentiable operator on CPU tensors."""
+"""Depth routing for PyTorch: one routing call, and the routing of a whole model, as differentiable
+operators on CPU and CUDA tensors."""
 from mhar_torch.operators import route
+from mhar_torch.router import Router
 
-__all__ = ["route"]
+__all__ = ["Router", "route"]

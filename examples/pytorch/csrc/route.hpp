@@ -1,66 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The PyTorch operators of one routing call on CPU tensors: torch's tensors become the library's
-//! problems, and what it refuses becomes a RuntimeError.
-#include <mhar/cpu/route.hpp>
-#include <mhar/cpu/route_gradient.hpp>
+//! One routing call, forward and backward, on any device: torch's tensors become the library's
+//! problems.
+#pragma once
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
+#include "tensors.hpp"
 
-#include <optional>
+#include <mhar/status.hpp>
+#include <mhar/types/call.hpp>
+
+#include <ATen/core/List.h>
+
+#include <tuple>
 #include <vector>
 
-namespace {
-
-using at::Tensor;
-using optional_tensor = std::optional<Tensor>;
-
-mhar::element element_of(const Tensor& tensor)
-{
-  switch (tensor.scalar_type()) {
-    case at::kBFloat16: return mhar::element::bfloat16;
-    case at::kHalf: return mhar::element::float16;
-    case at::kFloat: return mhar::element::float32;
-    case at::kDouble: return mhar::element::float64;
-    default: TORCH_CHECK(false, "mhar: no element type for ", tensor.scalar_type());
-  }
-}
-
-//! An array of `count` elements; `keep` holds what has to be copied to become contiguous.
-mhar::const_array array_of(const optional_tensor& tensor, const char* name, int64_t count,
-                           std::vector<Tensor>& keep)
-{
-  if (!tensor) { return {}; }
-  TORCH_CHECK(tensor->numel() == count, "mhar: ", name, " has ", tensor->numel(),
-              " elements, expected ", count);
-  TORCH_CHECK(tensor->is_cpu(), "mhar: ", name, " is on ", tensor->device(), ", the rows on cpu");
-  keep.push_back(tensor->contiguous());
-  return {keep.back().const_data_ptr(), element_of(*tensor)};
-}
-
-//! [P, d] with unit stride along d; a copy only where the strides allow no such view.
-Tensor as_matrix(const Tensor& tensor, int64_t num_positions, int64_t width)
-{
-  Tensor matrix = tensor.reshape({num_positions, width});
-  return matrix.stride(1) == 1 || width == 1 ? matrix : matrix.contiguous();
-}
-
-int64_t stride_of(const Tensor& matrix)
-{
-  return matrix.size(0) > 1 ? matrix.stride(0) : matrix.size(1);
-}
-
-mhar::const_matrix matrix_of(const Tensor& matrix)
-{
-  return {matrix.const_data_ptr(), element_of(matrix), stride_of(matrix)};
-}
-
-mhar::matrix output_of(const Tensor& tensor, int64_t width)
-{
-  if (tensor.numel() == 0) { return {}; }
-  return {tensor.mutable_data_ptr(), element_of(tensor), width};
-}
+namespace mhar_torch {
 
 //! What the forward and the backward of a call share, and the memory that its views point to.
 template <class T>
@@ -89,9 +42,11 @@ struct call
     bool common = true;
     std::vector<Tensor> matrices;
     for (const Tensor& row : tensors) {
-      TORCH_CHECK(row.sizes() == like.sizes() && row.scalar_type() == like.scalar_type(),
-                  "mhar: rows differ: ", row.sizes(), " of ", row.scalar_type(), " and ",
-                  like.sizes(), " of ", like.scalar_type());
+      TORCH_CHECK(row.sizes() == like.sizes() && row.scalar_type() == like.scalar_type() &&
+                      row.device() == like.device(),
+                  "mhar: rows differ: ", row.sizes(), " of ", row.scalar_type(), " on ",
+                  row.device(), " and ", like.sizes(), " of ", like.scalar_type(), " on ",
+                  like.device());
       matrices.push_back(as_matrix(row, extent.num_positions, width));
       common = common && stride_of(matrices.back()) == stride_of(matrices.front());
     }
@@ -103,60 +58,47 @@ struct call
     rows = mhar::row_list(list.data(), matrices.empty() ? width : stride_of(matrices.front()));
 
     const int64_t num_sources = static_cast<int64_t>(list.size()) + (null_source ? 1 : 0);
-    site.query = array_of(query, "query", width, keep);
-    site.norm_weight = array_of(norm_weight, "norm_weight", width, keep);
-    site.bias = array_of(bias, "bias", num_sources, keep);
-    site.null_source = array_of(null_source, "null_source", width, keep);
+    site.query = array_of(query, "query", width, like.device(), keep);
+    site.norm_weight = array_of(norm_weight, "norm_weight", width, like.device(), keep);
+    site.bias = array_of(bias, "bias", num_sources, like.device(), keep);
+    site.null_source = array_of(null_source, "null_source", width, like.device(), keep);
     site.scale = scale;
     site.eps = eps;
     site.rounding = static_cast<mhar::key_rounding>(rounding);
-    stage.gate = array_of(gate, "gate", 1, keep);
+    stage.gate = array_of(gate, "gate", 1, like.device(), keep);
     stage.norm = norm ? mhar::output_norm::rms : mhar::output_norm::none;
-    stage.norm_weight = array_of(output_norm_weight, "output_norm_weight", width, keep);
+    stage.norm_weight =
+        array_of(output_norm_weight, "output_norm_weight", width, like.device(), keep);
     stage.norm_eps = output_norm_eps;
     if (partial) {
-      TORCH_CHECK(partial->sizes() == like.sizes() && partial->is_cpu(), "mhar: partial of shape ",
-                  partial->sizes(), " on ", partial->device(), " beside rows of ", like.sizes());
+      TORCH_CHECK(partial->sizes() == like.sizes() && partial->device() == like.device(),
+                  "mhar: partial of shape ", partial->sizes(), " on ", partial->device(),
+                  " beside rows of ", like.sizes());
       keep.push_back(as_matrix(*partial, extent.num_positions, width));
       stage.partial = matrix_of(keep.back());
     }
   }
 };
 
-//! Runs a verb on torch's own threads, with scratch memory from torch's allocator.
-template <class Verb, class Problem>
-void run(const Verb& verb, const Problem& problem)
+//! Runs a problem with scratch memory from torch's allocator.
+template <class Where, class Problem>
+void run(const Problem& problem, at::Device device)
 {
-  mhar::cpu::context where;
-  where.run.parallel_for = [](void*, int count, mhar::cpu::executor::task task, void* argument) {
-    at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) { task(argument, static_cast<int>(i)); }
-    });
-  };
-  const auto bytes = mhar::cpu::workspace_bytes(problem, where);
-  const Tensor scratch = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-  where.workspace = scratch.mutable_data_ptr();
-  where.workspace_bytes = bytes;
-  mhar::check(verb(problem, where));
+  const Where here{device};
+  auto context = here.context();
+  context.workspace_bytes = Where::workspace_bytes(problem, context);
+  const Tensor scratch = bytes_on(device, context.workspace_bytes);
+  context.workspace = scratch.mutable_data_ptr();
+  mhar::check(Where::run(problem, context));
 }
 
-template <class Function>
-auto with_element(const Tensor& like, const Function& function)
-{
-  switch (element_of(like)) {
-    case mhar::element::bfloat16: return function(mhar::bfloat16{});
-    case mhar::element::float16: return function(mhar::float16{});
-    case mhar::element::float32: return function(float{});
-    default: return function(double{});
-  }
-}
-
-const Tensor& tensor_like(at::TensorList rows, const optional_tensor& partial)
+inline const Tensor& tensor_like(at::TensorList rows, const optional_tensor& partial)
 {
   TORCH_CHECK(!rows.empty() || partial, "mhar: a call without rows needs a partial for its shape");
   return rows.empty() ? *partial : rows[0];
 }
 
+template <class Where>
 std::tuple<Tensor, Tensor, Tensor, Tensor> route(
     at::TensorList rows, const Tensor& query, int64_t num_heads, const optional_tensor& norm_weight,
     const optional_tensor& bias, const optional_tensor& null_source, const optional_tensor& partial,
@@ -164,7 +106,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> route(
     double eps, double output_norm_eps, int64_t rounding)
 {
   const Tensor& like = tensor_like(rows, partial);
-  return with_element(like, [&](auto element) {
+  return with_element(element_of(like), [&](auto element) {
     using T = decltype(element);
     call<T> shared{rows, query, num_heads,          norm_weight, bias, null_source,     partial,
                    gate, norm,  output_norm_weight, scale,       eps,  output_norm_eps, rounding};
@@ -190,7 +132,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> route(
     problem.outputs.mix = output_of(mix, shared.extent.width);
     problem.outputs.combined = output_of(combined, shared.extent.width);
     problem.outputs.lse = static_cast<mhar::accumulate_t<T>*>(lse.mutable_data_ptr());
-    run([](const auto& p, const auto& where) { return mhar::cpu::route(p, where); }, problem);
+    run<Where>(problem, like.device());
     return std::make_tuple(y, lse, mix, combined);
   });
 }
@@ -198,6 +140,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> route(
 //! Gradients of all rows, then of query, norm_weight, bias, null_source, partial, gate and
 //! output_norm_weight, in that order; `wanted` has one entry for each, and what is not wanted is
 //! an empty tensor.
+template <class Where>
 std::vector<Tensor> route_backward(const Tensor& dy, at::TensorList rows, const Tensor& query,
                                    int64_t num_heads, const optional_tensor& norm_weight,
                                    const optional_tensor& bias, const optional_tensor& null_source,
@@ -210,7 +153,7 @@ std::vector<Tensor> route_backward(const Tensor& dy, at::TensorList rows, const 
   const Tensor& like = tensor_like(rows, partial);
   const std::size_t n = rows.size();
   TORCH_CHECK(wanted.size() == n + 7, "mhar: wanted has ", wanted.size(), " entries");
-  return with_element(like, [&](auto element) {
+  return with_element(element_of(like), [&](auto element) {
     using T = decltype(element);
     call<T> shared{rows, query, num_heads,          norm_weight, bias, null_source,     partial,
                    gate, norm,  output_norm_weight, scale,       eps,  output_norm_eps, rounding};
@@ -224,10 +167,8 @@ std::vector<Tensor> route_backward(const Tensor& dy, at::TensorList rows, const 
     const optional_tensor inputs[] = {query, norm_weight,       bias, null_source, partial,
                                       gate,  output_norm_weight};
     for (std::size_t i = 0; i < 7; ++i) { add(n + i, inputs[i] ? *inputs[i] : query); }
-    const auto array = [&](std::size_t i) -> mhar::array {
-      const Tensor& tensor = gradients[n + i];
-      if (!wanted.get(n + i)) { return {}; }
-      return {tensor.mutable_data_ptr(), element_of(tensor)};
+    const auto array = [&](std::size_t i) {
+      return wanted.get(n + i) ? gradient_of(gradients[n + i]) : mhar::array{};
     };
     const Tensor upstream = as_matrix(dy, shared.extent.num_positions, width);
     const Tensor the_mix =
@@ -262,30 +203,9 @@ std::vector<Tensor> route_backward(const Tensor& dy, at::TensorList rows, const 
     if (wanted.get(n + 4)) { problem.partial_gradient = output_of(gradients[n + 4], width); }
     problem.gradients.gate = array(5);
     problem.gradients.output_norm_weight = array(6);
-    run([](const auto& p, const auto& where) { return mhar::cpu::route_gradient(p, where); },
-        problem);
+    run<Where>(problem, like.device());
     return gradients;
   });
 }
 
-}  // namespace
-
-TORCH_LIBRARY(mhar, library)
-{
-  library.def(
-      "route(Tensor[] rows, Tensor query, int num_heads, Tensor? norm_weight, Tensor? bias, "
-      "Tensor? null_source, Tensor? partial, Tensor? gate, bool output_norm, "
-      "Tensor? output_norm_weight, float scale, float eps, float output_norm_eps, int rounding) "
-      "-> (Tensor y, Tensor lse, Tensor mix, Tensor combined)");
-  library.def(
-      "route_backward(Tensor dy, Tensor[] rows, Tensor query, int num_heads, Tensor? norm_weight, "
-      "Tensor? bias, Tensor? null_source, Tensor? partial, Tensor? gate, bool output_norm, "
-      "Tensor? output_norm_weight, float scale, float eps, float output_norm_eps, int rounding, "
-      "Tensor lse, Tensor mix, Tensor combined, bool[] wanted) -> Tensor[]");
-}
-
-TORCH_LIBRARY_IMPL(mhar, CPU, library)
-{
-  library.impl("route", &route);
-  library.impl("route_backward", &route_backward);
-}
+}  // namespace mhar_torch

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The CUDA verbs for rows of bfloat16.
+#include "gpu.cuh"
+
+template struct mhar_torch::gpu::verbs<mhar::bfloat16>;

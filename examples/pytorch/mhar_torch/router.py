@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The routing of a whole model over one buffer of rows: calls share passes over rows, forward and
+backward, by a plan (docs/sweeps.md)."""
+import torch
+
+import mhar_torch.operators  # noqa: F401, loads the library
+
+ARRANGEMENT = {"full": 0, "block": 1, "delta": 2}
+_ops = torch.ops.mhar
+
+
+class Router(torch.nn.Module):
+    """`sites` sublayers and the output: site s reads the embedding and the outputs of sublayers
+    0 to s-1, and site `sites` is the model's output. The parameters of all sites are stacked, and
+    every forward is a pass of its own:
+
+        run = router.begin(embedding)                  # [..., width]
+        for site, sublayer in enumerate(sublayers):
+            run.write(sublayer(run.read(site)))
+        x = run.read(len(sublayers))
+
+    norm_weight   learn the weight of the keys' norm
+    output_norm   what is read is an RMSNorm of the mix, with a weight of its own
+    states        type in which unfinished sums are kept: the rows' or float32; None means the rows'
+    reuse_rows    the backward writes gradients where rows were: half the memory, and no second
+                  backward
+    dtype         of the rows; None means the embedding's
+    arrangement   "full", "block" or "delta" with `calls_per_block` sites a block
+    """
+
+    def __init__(self, sites, width, heads=1, *, norm_weight=True, output_norm=False, scale=1.0,
+                 eps=1e-6, output_norm_eps=1e-6, states=None, reuse_rows=False,
+                 arrangement="full", calls_per_block=1, gate=None, dtype=None, device=None,
+                 parameter_dtype=torch.float32):
+        super().__init__()
+        self.sites, self.width, self.heads = sites, width, heads
+        self.scale, self.eps, self.output_norm_eps = scale, eps, output_norm_eps
+        self.states, self.reuse_rows, self.dtype = states, reuse_rows, dtype
+        self.arrangement, self.calls_per_block = arrangement, calls_per_block
+        self.output_norm = output_norm
+
+        def parameter(wanted, value, *shape):
+            if not wanted:
+                return None
+            return torch.nn.Parameter(
+                torch.full((sites + 1, *shape), value, dtype=parameter_dtype, device=device))
+
+        delta = arrangement == "delta"
+        self.query = parameter(True, 0.0, width)  # zeros: the average
+        self.norm_weight = parameter(norm_weight, 1.0, width)
+        self.bias = None
+        self.null_source = parameter(delta, 0.0, width)
+        self.gate = parameter(gate is not None, gate)
+        self.output_norm_weight = parameter(output_norm, 1.0, width)
+
+    def extra_repr(self):
+        return f"sites={self.sites}, width={self.width}, heads={self.heads}, {self.arrangement}"
+
+    def begin(self, embedding):
+        """Starts a pass: the embedding is its first row (delta: it only gives shape and type)."""
+        run = Run(self, embedding)
+        if self.arrangement != "delta":
+            run.write(embedding)
+        return run
+
+    def forward(self, embedding, sublayers):
+        """The output of a model in full mode: what is read after the last sublayer."""
+        run = self.begin(embedding)
+        for site, sublayer in enumerate(sublayers):
+            run.write(sublayer(run.read(site)))
+        return run.read(len(sublayers))
+
+
+class Run:
+    """One pass. Sites are read in order, each once; a row is written before the first site that
+    reads it."""
+
+    def __init__(self, router, embedding):
+        self._router = router
+        self._sizes = embedding.shape
+        self._dtype = router.dtype or embedding.dtype
+        self._rows = 0
+        r = router
+        self._state, self._token = _ops.router_begin(
+            self._sizes, self._dtype, ARRANGEMENT[r.arrangement], r.calls_per_block, r.heads,
+            r.query, r.norm_weight, r.bias, r.null_source, r.gate, r.output_norm,
+            r.output_norm_weight, r.scale, r.eps, r.output_norm_eps,
+            r.states or self._dtype, torch.is_grad_enabled(), r.reuse_rows)
+
+    def write(self, value):
+        """The next row, [..., width]: copied, unless it is `next_row()` itself."""
+        self._token = _ops.router_write(self._state, self._token, self._rows,
+                                        value.to(self._dtype))
+        self._rows += 1
+
+    def next_row(self):
+        """The place of the next row, for a producer that writes it there (outside of autograd)."""
+        return _ops.router_row(self._state, self._rows)
+
+    def read(self, site, *, private_row=None, partial=None):
+        """The mix of a site, [..., width] in the rows' type. Block mode: `private_row` is the sum
+        of the block so far. `partial` is added to the (gated) mix."""
+        r = self._router
+        with_mix = partial is not None or r.gate is not None or r.output_norm
+        y, _, _, self._token = _ops.router_read(
+            self._state, self._token, site, self._sizes, with_mix, r.output_norm, private_row,
+            partial)
+        return y
+
+
+_PARAMETERS = slice(5, 12)  # query to output_norm_weight among router_begin's inputs
+
+
+def _save_begin(ctx, inputs, output):
+    ctx.mark_non_differentiable(output[0])
+    ctx.set_materialize_grads(False)
+    query, norm_weight, bias, null_source, gate, _, output_norm_weight = inputs[_PARAMETERS]
+    ctx.save_for_backward(output[0], query, norm_weight, bias, null_source, gate,
+                          output_norm_weight)
+
+
+def _begin_backward(ctx, _, token):
+    state, *parameters = ctx.saved_tensors
+    needs = list(ctx.needs_input_grad[_PARAMETERS])
+    del needs[5]  # whether there is an output norm
+    out = _ops.router_begin_backward(state, _some(token, parameters[0]), *parameters, needs)
+    out = [gradient if need else None for gradient, need in zip(out, needs)]
+    return (None, None, None, None, None, *out[:5], None, out[5], *[None] * 6)
+
+
+def _some(token, like):
+    return like.new_empty(0) if token is None else token
+
+
+def _save_write(ctx, inputs, output):
+    state, _, ctx.row, value = inputs
+    ctx.sizes = value.shape
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(state)
+
+
+def _write_backward(ctx, token):
+    (state,) = ctx.saved_tensors
+    gradient, token = _ops.router_write_backward(state, token, ctx.row, ctx.sizes,
+                                                 ctx.needs_input_grad[3])
+    return None, token, None, gradient if ctx.needs_input_grad[3] else None
+
+
+def _save_read(ctx, inputs, output):
+    state, _, ctx.call, _, with_mix, with_combined, private_row, _ = inputs
+    y, mix, combined, _ = output
+    ctx.mark_non_differentiable(mix, combined)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(state, mix if with_mix else y, combined if with_combined else None,
+                          private_row)
+
+
+def _read_backward(ctx, dy, _, __, token):
+    state, mix, combined, private_row = ctx.saved_tensors
+    wants_private, wants_partial = ctx.needs_input_grad[6:]
+    dy = torch.zeros_like(mix) if dy is None else dy
+    private, partial, token = _ops.router_read_backward(
+        state, _some(token, mix), ctx.call, dy, mix, combined, private_row, wants_private,
+        wants_partial)
+    return (None, token, None, None, None, None, private if wants_private else None,
+            partial if wants_partial else None)
+
+
+def _refuse(ctx, *_):
+    raise RuntimeError("mhar: a pass has no second derivative; "
+                       "do not call backward with create_graph=True through it")
+
+
+for _name, _backward, _save in (("begin", _begin_backward, _save_begin),
+                                ("write", _write_backward, _save_write),
+                                ("read", _read_backward, _save_read)):
+    torch.library.register_autograd(f"mhar::router_{_name}", _backward, setup_context=_save)
+    torch.library.register_autograd(f"mhar::router_{_name}_backward", _refuse)
+
+
+@torch.library.register_fake("mhar::router_begin")
+def _(sizes, dtype, arrangement, calls_per_block, num_heads, query, *_):
+    return (torch.empty(8, dtype=torch.uint8, device="cpu"), query.new_empty(0, dtype=dtype))
+
+
+@torch.library.register_fake("mhar::router_write")
+def _(state, token, row, value):
+    return token.new_empty(0)
+
+
+@torch.library.register_fake("mhar::router_read")
+def _(state, token, call, sizes, with_mix, with_combined, private_row, partial):
+    return (token.new_empty(sizes), token.new_empty(sizes if with_mix else 0),
+            token.new_empty(sizes if with_combined else 0), token.new_empty(0))
+
+
+@torch.library.register_fake("mhar::router_begin_backward")
+def _(state, token, query, *rest):
+    *optional, wanted = rest
+    return [parameter.new_empty(parameter.shape) if want else query.new_empty(0)
+            for parameter, want in zip((query, *optional), wanted)]
+
+
+@torch.library.register_fake("mhar::router_write_backward")
+def _(state, token, row, sizes, wanted):
+    return token.new_empty(sizes if wanted else 0), token.new_empty(0)
+
+
+@torch.library.register_fake("mhar::router_read_backward")
+def _(state, token, call, dy, mix, combined, private_row, wants_private, wants_partial):
+    return (token.new_empty(dy.shape if wants_private else 0),
+            token.new_empty(dy.shape if wants_partial else 0), token.new_empty(0))
