@@ -119,7 +119,8 @@ def measure(scale, mode, repetitions, profiled):
     step.capture()
     for _ in range(3):
         step.replay()
-    result = {"ms": milliseconds(step.replay, repetitions), "peak_gb": peak, "first_losses": losses}
+    result = {"ms": milliseconds(step.replay, repetitions), "peak_gb": peak, "first_losses": losses,
+              "last_loss": step.loss.item()}
     if profiled:
         result["parts_ms"] = parts_of(step)
     return result

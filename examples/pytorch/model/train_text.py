@@ -130,15 +130,21 @@ def mean_depth_weights(model, text, starts):
 
 
 def paired(losses, model, baseline):
-    """Mean and standard error over seeds of how much lower the baseline's loss is."""
+    """Mean and standard error over seeds of how much higher the model's loss is than the baseline's."""
     differences = [a - b for a, b in zip(losses[model], losses[baseline])]
     return {"mean": statistics.mean(differences), "standard_error": statistics.stdev(differences) / len(differences) ** 0.5}
 
 
+def summary(losses):
+    """Differences between models, once there are seeds to take them over."""
+    pairs = (("H1", "plain"), ("H8", "plain"), ("H8", "H1"))
+    return {f"{a} - {b}": paired(losses, a, b) for a, b in pairs if len(losses[a]) > 1}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="the JSON file to write")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--out", required=True, help="the JSON file to write, anew after every seed")
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--routing", default="router", help="which program mixes: see residual.py")
     options = parser.parse_args()
@@ -147,32 +153,31 @@ def main():
     drawn = lambda seed, part, count: torch.randint(len(part) - LENGTH, (count, BATCH),
                                                     generator=torch.Generator().manual_seed(seed)).cuda()
     judges = drawn(0, held_out, VALIDATION_BATCHES)
-    losses, seconds, curves, depths = ({name: [] for name in MODELS} for _ in range(4))
-    for name, changes in MODELS.items():
-        config = replace(SMALL, routing=options.routing, **changes)
-        for seed in range(1, options.seeds + 1):
-            start = time.perf_counter()
-            training = Training(config, seed, text.device)
-            curves[name].append(training.run(text, drawn(seed, text, options.steps)))
-            losses[name].append(training.validate(held_out, judges))
-            seconds[name].append(time.perf_counter() - start)
-            if seed == 1 and config.sites:
-                depths[name] = mean_depth_weights(training.model, held_out, judges[0, :4])
-            print(name, seed, losses[name][-1], f"{seconds[name][-1]:.1f} s", flush=True)
-    tail = lambda curve: statistics.mean(curve[-len(curve) // 20:])
+    losses, last, seconds = ({name: [] for name in MODELS} for _ in range(3))
+    depths = {}
     document = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "text": "installed Python sources, bytes", "training_bytes": len(text), "validation_bytes": len(held_out),
         "config": asdict(SMALL) | {"routing": options.routing}, "steps": options.steps, "tokens_per_step": BATCH * LENGTH,
-        "peak_rate": PEAK_RATE, "seconds": seconds, "validation_loss": losses,
-        "last_training_loss": {name: list(map(tail, of_seeds)) for name, of_seeds in curves.items()},
-        "difference": {f"{a} - {b}": paired(losses, a, b) for a, b in (("H1", "plain"), ("H8", "plain"), ("H8", "H1"))},
+        "peak_rate": PEAK_RATE, "seconds": seconds, "validation_loss": losses, "last_training_loss": last,
         "depth_weights": depths,
     }
-    with open(options.out, "w", encoding="utf-8") as file:
-        json.dump(document, file)
-        file.write("\n")
+    for seed in range(1, options.seeds + 1):
+        for name, changes in MODELS.items():
+            start = time.perf_counter()
+            training = Training(replace(SMALL, routing=options.routing, **changes), seed, text.device)
+            curve = training.run(text, drawn(seed, text, options.steps))
+            last[name].append(statistics.mean(curve[-len(curve) // 20:]))
+            losses[name].append(training.validate(held_out, judges))
+            seconds[name].append(time.perf_counter() - start)
+            if seed == 1 and name != "plain":
+                depths[name] = mean_depth_weights(training.model, held_out, judges[0, :4])
+            print(name, seed, losses[name][-1], f"{seconds[name][-1]:.1f} s", flush=True)
+        document["difference"] = summary(losses)
+        with open(options.out, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+            file.write("\n")
     for name, value in document["difference"].items():
         print(f"{name}: {value['mean']:+.4f} +- {value['standard_error']:.4f}")
 
