@@ -96,19 +96,14 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-def norm_of_stream(c):
-    """Where routing replaces the residual stream, the norm is part of routing."""
-    return RMSNorm(c.width, c.eps) if c.mode in ("plain", "delta") else nn.Identity()
-
-
 class Layer(nn.Module):
     """The two sublayers and their norms; `forward` is how plain mode connects them."""
 
     def __init__(self, c):
         super().__init__()
-        self.input_layernorm = norm_of_stream(c)
+        self.input_layernorm = RMSNorm(c.width, c.eps)
         self.self_attn = Attention(c)
-        self.post_attention_layernorm = norm_of_stream(c)
+        self.post_attention_layernorm = RMSNorm(c.width, c.eps)
         self.mlp = MLP(c)
 
     def forward(self, h, cos, sin):
@@ -125,7 +120,7 @@ class Decoder(nn.Module):
         self.dtype = dtype
         self.embed_tokens = nn.Embedding(config.vocabulary, config.width)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.norm = norm_of_stream(config)
+        self.norm = RMSNorm(config.width, config.eps)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
@@ -167,8 +162,8 @@ class Decoder(nn.Module):
         plain = self.config.mode == "plain"
         for layer in self.layers:
             for part in [layer] if plain else layer.children():
-                if not isinstance(part, nn.Identity):
-                    part.compile(dynamic=False)
+                part.compile(dynamic=False)
+        self.norm.compile(dynamic=False)
         self.cross_entropy = torch.compile(tied_cross_entropy, dynamic=False)
         return self
 

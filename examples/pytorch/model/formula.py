@@ -10,8 +10,7 @@ def depth_weights(rows, query, num_heads, norm_weight, eps=1e-6):
     return torch.softmax(logits, 0)
 
 
-def route(rows, query, num_heads, *, norm_weight, null_source=None, partial=None, gate=None, output_norm=False,
-          output_norm_weight=None, eps=1e-6, output_norm_eps=1e-6):
+def route(rows, query, num_heads, *, norm_weight, null_source=None, partial=None, gate=None, eps=1e-6):
     """The mix of a list of rows [..., d]; arithmetic in float32 at least, one rounding at the end."""
     like = partial if partial is not None else rows[0]
     sources = list(rows) if null_source is None else [null_source.expand_as(like), *rows]
@@ -23,6 +22,4 @@ def route(rows, query, num_heads, *, norm_weight, null_source=None, partial=None
         out = gate * out
     if partial is not None:
         out = partial + out
-    if output_norm:
-        out = out * torch.rsqrt(out.square().mean(-1, keepdim=True) + output_norm_eps) * output_norm_weight
     return out.to(like.dtype)

@@ -5,7 +5,6 @@ import pathlib
 import sys
 
 import torch
-from torch.nn import functional as F
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "bench" / "peers"))
 import paper  # noqa: E402
@@ -47,16 +46,10 @@ class _Read(torch.autograd.Function):
         return gradient.new_empty(0), *parameters, None, None
 
 
-# As in a model, where the next sublayer would be compiled with its norm.
-_norm = torch.compile(F.rms_norm, dynamic=False)
-
-
 class Published:
     def __init__(self, model, embedding):
-        sites = model.sites
-        self.sites = list(zip(sites.query.unbind(), sites.norm_weight.unbind(), sites.output_norm_weight.unbind()))
+        self.sites = list(zip(model.sites.query.unbind(), model.sites.norm_weight.unbind()))
         self.num_heads = model.config.routing_heads
-        self.eps = model.config.eps
         self.shape = embedding.shape
         self.buffer = embedding.new_empty(len(self.sites), embedding.numel() // embedding.shape[-1], embedding.shape[-1])
         self.sums = None
@@ -65,9 +58,7 @@ class Published:
         self.write(embedding)
 
     def read(self, i):
-        query, norm_weight, output_norm_weight = self.sites[i]
-        mix = _Read.apply(self.token, query, norm_weight, self, self.written).view(self.shape)
-        return _norm(mix, self.shape[-1:], output_norm_weight.to(mix.dtype), self.eps)
+        return _Read.apply(self.token, *self.sites[i], self, self.written).view(self.shape)
 
     def write(self, y):
         self.token = _Write.apply(y, self.token, self, self.written)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How sublayers are connected: what each one reads from the depth history, and where its output goes.
 
-A history is made of the embedding for one forward pass. `read(i)` is what sublayer i reads, `write(y)` takes the output of the
-sublayer that read last. Which program does the mixing is a separate choice, `routing`:
+A history is made of the embedding for one forward pass. `read(i)` is what the norm of sublayer i reads, `write(y)` takes the
+output of the sublayer that read last. Which program does the mixing is a separate choice, `routing`:
 
   formula    PyTorch, differentiated by autograd (formula.py)
   call       mhar_torch.route, one call at a time
@@ -17,7 +17,7 @@ import formula
 
 class Sites(nn.Module):
     """What the routing calls of a pass learn, stacked. Queries, null sources and gates start at zero: a full or block model then
-    averages its sources, and a delta model is the plain model. In full and block mode what is read is normed, too."""
+    averages its sources, and a delta model is the plain model."""
 
     def __init__(self, config):
         super().__init__()
@@ -27,8 +27,6 @@ class Sites(nn.Module):
         if config.mode == "delta":
             self.null_source = filled(0.0, config.width)
             self.gate = filled(0.0, 1)
-        else:
-            self.output_norm_weight = filled(1.0, config.width)
 
 
 def make_sites(config):
@@ -40,8 +38,7 @@ def make_sites(config):
         from mhar_torch import Router  # needs the built extension
 
         # The same parameters under the same names.
-        return Router(config.sites - 1, config.width, config.routing_heads, output_norm=True, eps=config.eps,
-                      output_norm_eps=config.eps, reuse_rows=True)
+        return Router(config.sites - 1, config.width, config.routing_heads, eps=config.eps, reuse_rows=True)
     return Sites(config)
 
 
@@ -60,8 +57,7 @@ class Calls:
             self.route = route
 
     def mix(self, i, rows, partial=None):
-        return self.route(rows, num_heads=self.config.routing_heads, partial=partial, output_norm=partial is None,
-                          eps=self.config.eps, output_norm_eps=self.config.eps, **self.sites[i])
+        return self.route(rows, num_heads=self.config.routing_heads, partial=partial, eps=self.config.eps, **self.sites[i])
 
 
 class Full(Calls):
@@ -95,7 +91,7 @@ class Block(Calls):
 
 class Delta(Block):
     """The plain residual stream h stays; a sublayer reads h + gate * mix with a mix of a null source and the sums of finished
-    blocks, and the final norm reads h. Norms are the plain model's own: with a gate of zero every number is the plain model's."""
+    blocks, and the final norm reads h. With a gate of zero every number is the plain model's."""
 
     def __init__(self, model, embedding):
         super().__init__(model, embedding)

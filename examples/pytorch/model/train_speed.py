@@ -87,12 +87,15 @@ def milliseconds(work, repetitions):
 
 
 def parts_of(step):
-    """Milliseconds of a step's kernels by what they are for, as the profiler saw them."""
+    """Milliseconds of a step's kernels by what they are for, as the profiler saw them. Prints the longest."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         step.replay()
         torch.cuda.synchronize()
     sums = dict.fromkeys(PARTS, 0.0)
-    for event in profile.key_averages():
+    events = profile.key_averages()
+    for event in sorted(events, key=lambda event: -event.self_device_time_total)[:12]:
+        print(f"{event.self_device_time_total * 1e-3:9.3f} ms {event.count:5} times  {event.key[:100]}")
+    for event in events:
         name = event.key.lower()
         part = next(part for part, words in PARTS.items() if any(word.lower() in name for word in words))
         sums[part] += event.self_device_time_total * 1e-3

@@ -24,7 +24,7 @@ from decoder import Config, Decoder
 from formula import depth_weights
 
 SMALL = Config(width=256, layers=8, attention_heads=4, kv_heads=2, hidden=768, vocabulary=256)
-LENGTH, BATCH, VALIDATION_BATCHES = 512, 32, 32
+LENGTH, BATCH, VALIDATION_BATCHES = 256, 32, 64
 PEAK_RATE = 1e-3  # the paper's tuned rate; not tuned here
 MODELS = {"plain": dict(mode="plain"), "H1": dict(mode="full", routing_heads=1), "H8": dict(mode="full", routing_heads=8)}
 
