@@ -10,7 +10,7 @@ from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, C
 here = Path(__file__).resolve().parent
 with_cuda = CUDA_HOME is not None and torch.version.cuda is not None
 
-sources = ["csrc/schemas.cpp", "csrc/cpu.cpp"]
+sources = ["csrc/schemas.cpp", "csrc/router_autograd.cpp", "csrc/cpu.cpp"]
 if with_cuda:
     sources += ["csrc/cuda.cpp", *(f"csrc/gpu_{name}.cu"
                                    for name in ("bfloat16", "float16", "float32", "float64"))]

@@ -104,12 +104,21 @@ public:
   {
     start_or_continue(call < calls_left_);
     skip_to(call + 1, rows_read_by(call));
-    const Tensor dy = in(tensors.y);
     const Tensor mix = in(tensors.mix);
-    const Tensor combined = in(tensors.combined);
     mhar::call_upstream upstream;
-    upstream.output_gradient = matrix_of(dy);
     upstream.mix = matrix_of(mix);
+    if (is_plain(call) && !tensors.partial_gradient.defined()) {
+      // The next pass over calls takes the gradient from its slot, with the mix beside it.
+      const mhar::matrix slot = router_.gradient_slot(call);
+      tensor_at(slot.data).copy_(tensors.y);
+      upstream.output_gradient = slot;
+      pending_mixes_.push_back(mix);
+      take(call, upstream, {}, {});
+      return;
+    }
+    const Tensor dy = in(tensors.y);
+    const Tensor combined = in(tensors.combined);
+    upstream.output_gradient = matrix_of(dy);
     if (combined.defined()) { upstream.combined = matrix_of(combined); }
     upstream.partial_gradient = out(tensors.partial_gradient);
     take(call, upstream, in(tensors.private_row), out(tensors.private_gradient));
@@ -134,11 +143,7 @@ public:
   Tensor row(int row) override
   {
     TORCH_CHECK(row >= 0 && row < rows_of_plan(), "mhar: the pass has no row ", row);
-    return at::for_blob(const_cast<T*>(router_.row(row)), sizes_)
-        .deleter([memory = memory_](void*) {})
-        .options(options_)
-        .target_device(options_.device())
-        .make_tensor();
+    return tensor_at(const_cast<T*>(router_.row(row)));
   }
 
   [[nodiscard]] at::TensorOptions options() const override { return options_; }
@@ -177,6 +182,24 @@ private:
       inputs.private_stride = stride_of(private_row);
     }
     return inputs;
+  }
+
+  //! A row's worth of the pass's memory.
+  [[nodiscard]] Tensor tensor_at(void* data) const
+  {
+    return at::for_blob(data, sizes_)
+        .deleter([memory = memory_](void*) {})
+        .options(options_)
+        .target_device(options_.device())
+        .make_tensor();
+  }
+
+  //! Nothing follows the mix of the call.
+  [[nodiscard]] bool is_plain(int call) const
+  {
+    const mhar::router_site& site = router_.config().sites[static_cast<std::size_t>(call)];
+    return site.stage.norm == mhar::output_norm::none && !site.stage.gate &&
+           !site.parameters.null_source && !has_private(call);
   }
 
   //! A node of another backward than the last one's, or one that has been visited already, starts
@@ -243,6 +266,7 @@ private:
   {
     const Where here{options_.device()};
     mhar::check(router_.row_gradient(here.context(), row, gradient));
+    pending_mixes_.clear();
     rows_left_ = row;
   }
 
@@ -251,6 +275,7 @@ private:
   std::vector<Tensor> parameters_;
   mhar::depth_router<typename Where::backend, T> router_;
   Tensor memory_;
+  std::vector<Tensor> pending_mixes_;  // of calls that the next pass over calls reads first
   int next_call_ = 0;
   // The backward at hand: calls [0, calls_left_) and rows [0, rows_left_) have not been visited.
   bool running_ = false;

@@ -50,7 +50,7 @@ class Router(torch.nn.Module):
         self.norm_weight = parameter(norm_weight, 1.0, width)
         self.bias = None
         self.null_source = parameter(delta, 0.0, width)
-        self.gate = parameter(gate is not None, gate)
+        self.gate = parameter(gate is not None, gate, 1)
         self.output_norm_weight = parameter(output_norm, 1.0, width)
 
     def extra_repr(self):
@@ -106,76 +106,6 @@ class Run:
             self._state, self._token, site, self._sizes, with_mix, r.output_norm, private_row,
             partial)
         return y
-
-
-_PARAMETERS = slice(5, 12)  # query to output_norm_weight among router_begin's inputs
-
-
-def _save_begin(ctx, inputs, output):
-    ctx.mark_non_differentiable(output[0])
-    ctx.set_materialize_grads(False)
-    query, norm_weight, bias, null_source, gate, _, output_norm_weight = inputs[_PARAMETERS]
-    ctx.save_for_backward(output[0], query, norm_weight, bias, null_source, gate,
-                          output_norm_weight)
-
-
-def _begin_backward(ctx, _, token):
-    state, *parameters = ctx.saved_tensors
-    needs = list(ctx.needs_input_grad[_PARAMETERS])
-    del needs[5]  # whether there is an output norm
-    out = _ops.router_begin_backward(state, _some(token, parameters[0]), *parameters, needs)
-    out = [gradient if need else None for gradient, need in zip(out, needs)]
-    return (None, None, None, None, None, *out[:5], None, out[5], *[None] * 6)
-
-
-def _some(token, like):
-    return like.new_empty(0) if token is None else token
-
-
-def _save_write(ctx, inputs, output):
-    state, _, ctx.row, value = inputs
-    ctx.sizes = value.shape
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(state)
-
-
-def _write_backward(ctx, token):
-    (state,) = ctx.saved_tensors
-    gradient, token = _ops.router_write_backward(state, token, ctx.row, ctx.sizes,
-                                                 ctx.needs_input_grad[3])
-    return None, token, None, gradient if ctx.needs_input_grad[3] else None
-
-
-def _save_read(ctx, inputs, output):
-    state, _, ctx.call, _, with_mix, with_combined, private_row, _ = inputs
-    y, mix, combined, _ = output
-    ctx.mark_non_differentiable(mix, combined)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(state, mix if with_mix else y, combined if with_combined else None,
-                          private_row)
-
-
-def _read_backward(ctx, dy, _, __, token):
-    state, mix, combined, private_row = ctx.saved_tensors
-    wants_private, wants_partial = ctx.needs_input_grad[6:]
-    dy = torch.zeros_like(mix) if dy is None else dy
-    private, partial, token = _ops.router_read_backward(
-        state, _some(token, mix), ctx.call, dy, mix, combined, private_row, wants_private,
-        wants_partial)
-    return (None, token, None, None, None, None, private if wants_private else None,
-            partial if wants_partial else None)
-
-
-def _refuse(ctx, *_):
-    raise RuntimeError("mhar: a pass has no second derivative; "
-                       "do not call backward with create_graph=True through it")
-
-
-for _name, _backward, _save in (("begin", _begin_backward, _save_begin),
-                                ("write", _write_backward, _save_write),
-                                ("read", _read_backward, _save_read)):
-    torch.library.register_autograd(f"mhar::router_{_name}", _backward, setup_context=_save)
-    torch.library.register_autograd(f"mhar::router_{_name}_backward", _refuse)
 
 
 @torch.library.register_fake("mhar::router_begin")

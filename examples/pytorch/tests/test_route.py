@@ -53,8 +53,12 @@ def leaves(rows, query, site):
     return [*rows, query, *(v for v in site.values() if isinstance(v, torch.Tensor))]
 
 
-class RouteTest(unittest.TestCase):
+class OnCpu(unittest.TestCase):
+    device = "cpu"
+
     def setUp(self):
+        torch.set_default_device(self.device)
+        self.addCleanup(torch.set_default_device, None)
         torch.manual_seed(1)
 
     def assert_same(self, function, rows, query, site, loss=None):
@@ -148,7 +152,7 @@ class RouteTest(unittest.TestCase):
         for dtype in (torch.bfloat16, torch.float16):
             rows, query, _ = every_option(dtype=dtype)
             weight = tensor(12, dtype=torch.float32)
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast(self.device, dtype=torch.bfloat16):
                 y = route(rows, query, 4, norm_weight=weight)
             self.assertEqual(y.dtype, dtype)
             y.float().sum().backward()
@@ -191,6 +195,34 @@ class RouteTest(unittest.TestCase):
         (first,) = torch.autograd.grad(y, query, create_graph=True)
         with self.assertRaisesRegex(RuntimeError, "no second derivative"):
             first.sum().backward()
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+class OnCuda(OnCpu):
+    device = "cuda"
+
+    def test_inductor(self):
+        compiled = torch.compile(lambda *a, **k: 2 * route(*a, **k), fullgraph=True)
+        self.assert_same(lambda *a, **k: compiled(*a, **k) / 2, *every_option())
+
+    def test_devices_must_agree(self):
+        rows, query, site = every_option()
+        with self.assertRaisesRegex(RuntimeError, "norm_weight is on cpu"):
+            route(rows, query, norm_weight=site["norm_weight"].cpu())
+        with self.assertRaisesRegex(RuntimeError, "rows differ"):
+            route([rows[0], rows[1].cpu()], query)
+
+    def test_long_rows(self):
+        """Shapes that the fast kernels serve, in float, against double."""
+        for n, d in ((9, 7168), (37, 1280), (300, 256)):
+            rows = [tensor(7, d, dtype=torch.float32) for _ in range(n)]
+            query = (torch.randn(d) / d**0.5).requires_grad_()
+            y = route(rows, query, 4)
+            expected = eager([row.double() for row in rows], query.double(), 4)
+            mine = (y, *torch.autograd.grad(y.square().sum(), (*rows, query)))
+            theirs = (expected, *torch.autograd.grad(expected.square().sum(), (*rows, query)))
+            for a, b in zip(mine, theirs):
+                self.assertLess((a.double() - b).norm() / b.norm(), 1e-5)
 
 
 if __name__ == "__main__":

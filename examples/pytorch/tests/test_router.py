@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole models through the router against the same models in eager PyTorch."""
+import tempfile
 import unittest
 
 try:
@@ -10,62 +11,427 @@ try:
 except (ImportError, StopIteration) as reason:
     raise unittest.SkipTest(f"PyTorch or the built extension is missing: {reason}")
 
-SITES, WIDTH, HEADS, SHAPE = 5, 24, 4, (2, 3)
+SITES, WIDTH, HEADS, SHAPE, PER_BLOCK = 5, 24, 4, (2, 3), 2
 
 
-def mix(rows, query, norm_weight, eps, heads):
+def eager_read(router, site, rows, partial=None):
+    """What a site reads of a list of rows, on the router's parameters."""
+    if router.null_source is not None:
+        like = partial if partial is not None else rows[0]
+        rows = [router.null_source[site].to(like.dtype).expand_as(like), *rows]
     s = torch.stack(rows)
-    keys = s * torch.rsqrt(s.square().mean(-1, keepdim=True) + eps) * norm_weight
-    logits = (keys * query).unflatten(-1, (heads, -1)).sum(-1)
-    weights = torch.softmax(logits, 0).unsqueeze(-1)
-    return (weights * s.unflatten(-1, (heads, -1))).sum(0).flatten(-2)
+    keys = s * torch.rsqrt(s.square().mean(-1, keepdim=True) + router.eps)
+    if router.norm_weight is not None:
+        keys = keys * router.norm_weight[site]
+    heads = (router.heads, -1)
+    logits = router.scale * (keys * router.query[site]).unflatten(-1, heads).sum(-1)
+    y = (torch.softmax(logits, 0).unsqueeze(-1) * s.unflatten(-1, heads)).sum(0).flatten(-2)
+    if router.gate is not None:
+        y = router.gate[site] * y
+    if partial is not None:
+        y = y + partial
+    if router.output_norm:
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + router.output_norm_eps)
+        y = y * router.output_norm_weight[site]
+    return y
 
 
-def eager(router, embedding, sublayers):
-    """The model without the router, on the router's parameters."""
-    def read(site):
-        y = mix(rows, router.query[site], router.norm_weight[site], router.eps, router.heads)
-        if router.output_norm:
-            y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + router.output_norm_eps)
-            y = y * router.output_norm_weight[site]
-        return y
+class Eager:
+    """A pass without the router."""
 
-    rows = [embedding]
+    def __init__(self, router, embedding):
+        self.router, self.rows = router, []
+        if router.arrangement != "delta":
+            self.rows.append(embedding)
+
+    def read(self, site, private_row=None, partial=None):
+        rows = self.rows if private_row is None else [*self.rows, private_row]
+        return eager_read(self.router, site, rows, partial)
+
+    def write(self, value):
+        self.rows.append(value)
+
+
+def full(run, embedding, sublayers):
     for site, sublayer in enumerate(sublayers):
-        rows.append(sublayer(read(site)))
-    return read(len(sublayers))
+        run.write(sublayer(run.read(site)))
+    return run.read(len(sublayers))
 
 
-def model(dtype=torch.float64, device="cpu", **options):
+def block(run, embedding, sublayers):
+    """Rows are sums of blocks; within a block the sum so far is a private row."""
+    total = None
+    for site, sublayer in enumerate(sublayers):
+        y = sublayer(run.read(site, private_row=total))
+        total = y if total is None else total + y
+        if (site + 1) % PER_BLOCK == 0:
+            run.write(total)
+            total = None
+    return run.read(len(sublayers), private_row=total)
+
+
+def delta(run, embedding, sublayers):
+    """A residual stream, and gated mixes of the sums of blocks beside it."""
+    stream, total = embedding, 0
+    for site, sublayer in enumerate(sublayers):
+        y = sublayer(run.read(site, partial=stream))
+        stream, total = stream + y, total + y
+        if (site + 1) % PER_BLOCK == 0:
+            run.write(total)
+            total = 0
+    return run.read(len(sublayers), partial=stream)
+
+
+def make(dtype=torch.float64, device="cpu", width=WIDTH, shape=SHAPE, sites=SITES, **options):
     """A router that does not average, its sublayers and an embedding."""
     torch.manual_seed(3)
-    router = Router(SITES, WIDTH, HEADS, device=device, parameter_dtype=dtype, eps=1e-3, **options)
+    router = Router(sites, width, HEADS, parameter_dtype=dtype, eps=1e-3, **options)
     with torch.no_grad():
         for parameter in router.parameters():
-            parameter.add_(torch.randn_like(parameter))
+            parameter.add_(torch.randn_like(parameter) * (WIDTH / width) ** 0.5)
     sublayers = torch.nn.ModuleList(
-        torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh())
-        for _ in range(SITES)).to(device=device, dtype=dtype)
-    embedding = torch.randn(*SHAPE, WIDTH, dtype=dtype, device=device, requires_grad=True)
-    return router, sublayers, embedding
+        torch.nn.Sequential(torch.nn.Linear(width, width, dtype=dtype), torch.nn.Tanh())
+        for _ in range(sites))
+    embedding = torch.randn(*shape, width, dtype=dtype).to(device).requires_grad_()
+    return router.to(device), sublayers.to(device), embedding
 
 
-def gradients(y, *modules):
-    leaves = [leaf for module in modules for leaf in
-              ([module] if isinstance(module, torch.Tensor) else module.parameters())]
-    return torch.autograd.grad(y.square().sum() + y[..., 0].sum(), leaves, retain_graph=True)
+def leaves(*parts):
+    return [leaf for part in parts
+            for leaf in ([part] if isinstance(part, torch.Tensor) else part.parameters())]
 
 
-class RouterTest(unittest.TestCase):
-    def test_values_and_gradients(self):
+def loss_of(y):
+    return y.square().sum() + y[..., 0].sum()
+
+
+def gradients(y, parts, **options):
+    return torch.autograd.grad(loss_of(y), leaves(*parts), **options)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, router, sublayers):
+        super().__init__()
+        self.router, self.sublayers = router, sublayers
+
+    def forward(self, embedding):
+        return self.router(embedding, self.sublayers)
+
+
+def train_one_of_two(rank, folder):
+    """One of two ranks of data-parallel training, each on half of the positions."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank,
+                                         world_size=2)
+    router, sublayers, embedding = make()
+    model = torch.nn.parallel.DistributedDataParallel(Model(router, sublayers))
+    for _ in range(2):
+        model.zero_grad()
+        loss_of(model(embedding[rank : rank + 1])).backward()
+    if rank == 0:
+        torch.save([leaf.grad for leaf in leaves(router, sublayers)], f"{folder}/gradients")
+    torch.distributed.destroy_process_group()
+
+
+class OnCpu(unittest.TestCase):
+    device = "cpu"
+
+    def make(self, **options):
+        return make(device=self.device, **options)
+
+    def assert_all_close(self, mine, theirs, **tolerance):
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b, **tolerance)
+
+    def assert_same(self, model, **options):
+        parts = self.make(**options)
+        router, sublayers, embedding = parts
+        mine = model(router.begin(embedding), embedding, sublayers)
+        theirs = model(Eager(router, embedding), embedding, sublayers)
+        torch.testing.assert_close(mine, theirs)
+        self.assert_all_close(gradients(mine, parts), gradients(theirs, parts))
+
+    def test_full(self):
+        for options in ({}, {"output_norm": True}, {"reuse_rows": True}, {"norm_weight": False},
+                        {"gate": 0.5, "scale": 0.7}):
+            with self.subTest(**options):
+                self.assert_same(full, **options)
+
+    def test_block(self):
         for options in ({}, {"output_norm": True}, {"reuse_rows": True}):
-            parts = model(**options)
+            with self.subTest(**options):
+                self.assert_same(block, arrangement="block", calls_per_block=PER_BLOCK, **options)
+
+    def test_delta(self):
+        for options in ({}, {"gate": 0.5}, {"gate": 0.5, "reuse_rows": True},
+                        {"gate": 0.5, "output_norm": True}):
+            with self.subTest(**options):
+                self.assert_same(delta, arrangement="delta", calls_per_block=PER_BLOCK, **options)
+
+    def test_deep(self):
+        self.assert_same(full, sites=40)
+
+    def test_types(self):
+        for dtype, tolerance in ((torch.float32, 2e-4), (torch.bfloat16, 2e-2),
+                                 (torch.float16, 4e-3)):
+            for width, shape in ((WIDTH, SHAPE), (512, (2, 33))):  # 512: kernels on tensor cores
+                router, sublayers, embedding = self.make(width=width, shape=shape)
+                exact = full(Eager(router, embedding), embedding, sublayers)
+                expected = gradients(exact, (router, sublayers, embedding))
+                rows = embedding.detach().to(dtype).requires_grad_()
+                sublayers.to(dtype)
+                router.float()
+                parts = (router, sublayers, rows)
+                mine = router(rows, sublayers)
+                self.assertEqual(mine.dtype, dtype)
+                for a, b in zip((mine, *gradients(mine, parts)), (exact, *expected)):
+                    self.assertLess((a.double() - b).norm() / b.norm(), 4 * tolerance)
+
+    def test_converted_rows(self):
+        router, sublayers, embedding = self.make(dtype=torch.float32)
+        router.dtype = torch.bfloat16
+        y = full(router.begin(embedding), embedding,
+                 [lambda x, f=f: f(x.float()) for f in sublayers])
+        self.assertEqual(y.dtype, torch.bfloat16)
+        y.float().sum().backward()
+        self.assertEqual(embedding.grad.dtype, torch.float32)
+
+    def test_several_passes_at_once(self):
+        parts, others = self.make(), self.make(output_norm=True)
+        expected = [gradients(p[0](p[2], p[1]), p) for p in (parts, others)]
+        ys = [p[0](p[2], p[1]) for p in (parts, others, parts)]
+        for y, p, e in zip(ys[::-1], (parts, others, parts), (0, 1, 0)):
+            self.assert_all_close(gradients(y, p), expected[e], rtol=0, atol=0)
+
+    def test_interleaved_passes(self):
+        router, sublayers, embedding = parts = self.make()
+        expected = gradients(router(embedding, sublayers), parts)
+        runs = [router.begin(embedding) for _ in range(2)]
+        for site, sublayer in enumerate(sublayers):
+            for run in runs:
+                run.write(sublayer(run.read(site)))
+        y = sum(run.read(SITES) for run in runs) / 2
+        self.assert_all_close(gradients(y, parts), expected)
+
+    def test_retained_graph(self):
+        parts = self.make()
+        y = parts[0](parts[2], parts[1])
+        first = gradients(y, parts, retain_graph=True)
+        self.assert_all_close(gradients(y, parts), first, rtol=0, atol=0)
+        with self.assertRaisesRegex(RuntimeError, "second time"):
+            gradients(y, parts)
+
+    def test_reused_rows_are_gone(self):
+        parts = self.make(reuse_rows=True)
+        y = parts[0](parts[2], parts[1])
+        gradients(y, parts, retain_graph=True)
+        with self.assertRaisesRegex(RuntimeError, "reuse_rows"):
+            gradients(y, parts)
+
+    def test_partial_backwards(self):
+        router, sublayers, embedding = parts = self.make()
+
+        def both(run):
+            inputs = []
+            for site, sublayer in enumerate(sublayers):
+                inputs.append(run.read(site))
+                run.write(sublayer(inputs[-1]))
+            return inputs, run.read(SITES)
+
+        inputs, y = both(router.begin(embedding))
+        expected_inputs, expected = both(Eager(router, embedding))
+        # Stopping on the way, going on from there, using an inner input alone, and all again.
+        for loss, targets in ((lambda i, y: y.sum(), lambda i: [i[3]]),
+                              (lambda i, y: i[3].square().sum(), lambda i: [embedding, i[1]]),
+                              (lambda i, y: i[2].sum() + y.square().sum(),
+                               lambda i: leaves(*parts)),
+                              (lambda i, y: loss_of(y), lambda i: leaves(*parts))):
+            mine = torch.autograd.grad(loss(inputs, y), targets(inputs), retain_graph=True,
+                                       allow_unused=True)
+            theirs = torch.autograd.grad(loss(expected_inputs, expected), targets(expected_inputs),
+                                         retain_graph=True, allow_unused=True)
+            for a, b in zip(mine, theirs, strict=True):
+                torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b)
+
+    def test_frozen_parts(self):
+        for frozen in ((0,), (1,), (2,), (0, 2), (1, 2), (0, 1)):
+            parts = self.make()
+            for index in frozen:
+                parts[index].requires_grad_(False)
             router, sublayers, embedding = parts
-            mine = router(embedding, sublayers)
-            theirs = eager(router, embedding, sublayers)
-            torch.testing.assert_close(mine, theirs)
-            for a, b in zip(gradients(mine, *parts), gradients(theirs, *parts)):
-                torch.testing.assert_close(a, b)
+            wanted = [leaf for leaf in leaves(*parts) if leaf.requires_grad]
+            mine = torch.autograd.grad(loss_of(router(embedding, sublayers)), wanted)
+            theirs = torch.autograd.grad(
+                loss_of(full(Eager(router, embedding), embedding, sublayers)), wanted)
+            self.assert_all_close(mine, theirs)
+
+    def test_without_gradients(self):
+        router, sublayers, embedding = self.make()
+        expected = router(embedding, sublayers)
+        with torch.no_grad():
+            self.assertTrue(torch.equal(router(embedding, sublayers), expected))
+        with torch.inference_mode():
+            self.assertTrue(torch.equal(router(embedding, sublayers), expected))
+
+    def test_checkpointed_sublayers(self):
+        router, sublayers, embedding = parts = self.make()
+        expected = gradients(router(embedding, sublayers), parts)
+        for reentrant in (True, False):
+            run = router.begin(embedding)
+            for site, sublayer in enumerate(sublayers):
+                run.write(checkpoint(sublayer, run.read(site), use_reentrant=reentrant))
+            for leaf in leaves(*parts):
+                leaf.grad = None
+            loss_of(run.read(SITES)).backward()
+            self.assert_all_close([leaf.grad for leaf in leaves(*parts)], expected, rtol=0, atol=0)
+
+    def test_rows_written_in_place(self):
+        router, _, embedding = self.make()
+        with torch.no_grad():
+            expected = router(embedding, [torch.tanh] * SITES)
+            run = router.begin(embedding)
+            for site in range(SITES):
+                run.write(torch.tanh(run.read(site), out=run.next_row()))
+            self.assertTrue(torch.equal(run.read(SITES), expected))
+
+    def test_strided_gradients_and_outputs(self):
+        router, sublayers, embedding = parts = self.make()
+        strided = [lambda x, f=f: f(x).transpose(0, 1).contiguous().transpose(0, 1)
+                   for f in sublayers]
+        mine = full(router.begin(embedding), embedding, strided)
+        theirs = full(Eager(router, embedding), embedding, strided)
+        for loss in (lambda y: y.sum(), lambda y: y[..., ::2].sum(),
+                     lambda y: (y.transpose(0, 1) * torch.ones_like(y).transpose(0, 1)).sum()):
+            self.assert_all_close(
+                torch.autograd.grad(loss(mine), leaves(*parts), retain_graph=True),
+                torch.autograd.grad(loss(theirs), leaves(*parts), retain_graph=True))
+
+    def test_empty(self):
+        router, sublayers, embedding = self.make(shape=(0, 3))
+        y = router(embedding, sublayers)
+        y.sum().backward()
+        self.assertEqual((y.shape, embedding.grad.shape), ((0, 3, WIDTH),) * 2)
+        self.assertTrue((router.query.grad == 0).all())
+
+    def test_order_is_kept(self):
+        router, sublayers, embedding = self.make()
+        run = router.begin(embedding)
+        with self.assertRaisesRegex(RuntimeError, "site 1 is read where site 0 is next"):
+            run.read(1)
+        x = run.read(0)
+        with self.assertRaisesRegex((RuntimeError, ValueError), "not been appended"):
+            run.read(1)
+        with self.assertRaisesRegex(RuntimeError, "begins before site 1 was read"):
+            x.sum().backward()
+        for wrong in (x[..., 1:], x[:1]):
+            with self.assertRaisesRegex(RuntimeError, "a row of"):
+                run.write(wrong)
+        run = router.begin(embedding)
+        for _ in range(SITES):
+            run.write(embedding)
+        with self.assertRaisesRegex(RuntimeError, "has no row"):
+            run.write(embedding)
+
+    def test_changed_inputs_are_noticed(self):
+        router, sublayers, embedding = self.make()
+        y = router(embedding, sublayers)
+        with torch.no_grad():
+            router.query.add_(1)
+        with self.assertRaisesRegex(RuntimeError, "inplace"):
+            y.sum().backward()
+        run = router.begin(embedding)
+        for site in range(SITES):
+            x = run.read(site)
+            run.write(x * 2)
+        x.data.add_(0)
+        x.detach().add_(1)
+        with self.assertRaisesRegex(RuntimeError, "inplace"):
+            run.read(SITES).sum().backward()
+
+    def test_second_derivative_is_refused(self):
+        router, sublayers, embedding = self.make()
+        y = router(embedding, sublayers)
+        (first,) = torch.autograd.grad(loss_of(y), embedding, create_graph=True)
+        with self.assertRaisesRegex(RuntimeError, "derivative for mhar::router_.* is not implemented"):
+            first.sum().backward()
+
+    def test_copies_of_a_pass_are_refused(self):
+        router, _, embedding = self.make()
+        run = router.begin(embedding)
+        with self.assertRaisesRegex(RuntimeError, "holds no pass"):
+            torch.ops.mhar.router_row(run._state.clone(), 0)
+
+    def test_anomaly_detection(self):
+        parts = self.make()
+        with torch.autograd.detect_anomaly(check_nan=True):
+            loss_of(parts[0](parts[2], parts[1])).backward()
+
+    def compiled(self, backend):
+        parts = self.make()
+        router, sublayers, embedding = parts
+        expected = router(embedding, sublayers)
+        compiled = torch.compile(lambda x: 2 * router(x, sublayers), fullgraph=True,
+                                 backend=backend)
+        for _ in range(2):
+            y = compiled(embedding) / 2
+            torch.testing.assert_close(y, expected)
+            self.assert_all_close(gradients(y, parts),
+                                  gradients(expected, parts, retain_graph=True))
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(embedding) / 2, expected)
+
+    def test_compiled(self):
+        self.compiled("aot_eager")
+
+    def test_compiled_sublayers(self):
+        router, sublayers, embedding = parts = self.make()
+        expected = gradients(router(embedding, sublayers), parts)
+        compiled = [torch.compile(f, backend="aot_eager") for f in sublayers]
+        self.assert_all_close(gradients(router(embedding, compiled), parts), expected)
+
+    @unittest.skipUnless(torch.distributed.is_available(), "no torch.distributed")
+    def test_data_parallel(self):
+        router, sublayers, embedding = make()
+        expected = torch.autograd.grad(loss_of(router(embedding, sublayers)) / 2,
+                                       leaves(router, sublayers))
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(train_one_of_two, (folder,), nprocs=2)
+            self.assert_all_close(torch.load(f"{folder}/gradients"), expected)
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
+class OnCuda(OnCpu):
+    device = "cuda"
+    test_data_parallel = None  # said once, on the CPU
+
+    def test_inductor(self):
+        self.compiled("inductor")
+
+    def test_graph_capture(self):
+        """A whole step, forward and backward, captured once and replayed on another input."""
+        router, sublayers, embedding = parts = self.make(dtype=torch.float32)
+
+        def step():
+            loss_of(router(embedding, sublayers)).backward()
+
+        step()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        for leaf in leaves(*parts):
+            leaf.grad = None
+        with torch.cuda.graph(graph):
+            step()
+        with torch.no_grad():
+            embedding.mul_(0.5)
+        graph.replay()
+        mine = [leaf.grad.clone() for leaf in leaves(*parts)]
+        for leaf in leaves(*parts):
+            leaf.grad = None
+        step()
+        self.assert_all_close(mine, [leaf.grad for leaf in leaves(*parts)])
 
 
 if __name__ == "__main__":
