@@ -6,13 +6,17 @@
 #include <mhar/block/advance_rows.cuh>
 #include <mhar/block/advance_tiles.cuh>
 #include <mhar/block/advance_tiles_layout.cuh>
+#include <mhar/block/advance_wide.cuh>
+#include <mhar/block/finish_rows.cuh>
 #include <mhar/block/fold_sites.cuh>
 #include <mhar/block/gather_any.cuh>
 #include <mhar/block/gather_calls.cuh>
 #include <mhar/block/gather_tiles.cuh>
 #include <mhar/block/gather_tiles_layout.cuh>
+#include <mhar/block/gather_wide.cuh>
 #include <mhar/block/head_router.cuh>
 #include <mhar/block/output_gradient_any.cuh>
+#include <mhar/block/output_gradient_wide.cuh>
 #include <mhar/block/parameter_sums.cuh>
 #include <mhar/block/reduce_sites.cuh>
 #include <mhar/block/route_gradient.cuh>
@@ -20,6 +24,7 @@
 #include <mhar/block/route_parameters.cuh>
 #include <mhar/block/row_pointers.cuh>
 #include <mhar/block/sweep_tensor_params.cuh>
+#include <mhar/block/sweep_wide_params.cuh>
 #include <mhar/device/backend.cuh>
 #include <mhar/device/context.cuh>
 #include <mhar/device/route.cuh>

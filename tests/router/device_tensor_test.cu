@@ -35,9 +35,9 @@ TEST_CASE("device tensor sweeps: full mode equals single calls")
 {
   if (mhar_test::skip_without_gpu()) { return; }
   mhar_test::random_inputs random{77};
-  for (const sizes each :
-       {sizes{3, 1, 64, 1}, sizes{23, 7, 64, 3}, sizes{23, 37, 128, 4}, sizes{40, 131, 160, 8},
-        sizes{73, 9, 160, 8}, sizes{30, 20, 128, 8}, sizes{140, 3, 64, 2}}) {
+  for (const sizes each : {sizes{3, 1, 64, 1}, sizes{23, 7, 64, 1}, sizes{23, 7, 64, 3},
+                           sizes{23, 37, 128, 4}, sizes{40, 131, 160, 8}, sizes{73, 9, 160, 8},
+                           sizes{30, 20, 128, 8}, sizes{140, 3, 64, 2}}) {
     CAPTURE(each.num_calls);
     CAPTURE(each.head_width);
     const mhar_test::sweep_options options = options_of(each);

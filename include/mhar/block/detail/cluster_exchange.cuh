@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Numbers that the blocks of a cluster send into each other's shared memory, and the barrier that
-//! says when they have come. Compute capability 9.0.
+//! says when they have come. Compute capability 9.0. A block that is alone is launched without a
+//! cluster, where remote stores are illegal: it stores plainly, and the warp that waits for the
+//! numbers is the warp that stored them.
 #pragma once
 
 #include <mhar/config.hpp>
@@ -29,14 +31,17 @@ __device__ __forceinline__ void start_exchange(std::uint32_t address)
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-//! Says how many bytes this phase waits for. By one thread, once per phase.
-__device__ __forceinline__ void expect_bytes(std::uint32_t address, int bytes)
+//! Says how many bytes this phase waits for from each of the cluster's blocks. By one thread, once
+//! per phase.
+__device__ __forceinline__ void expect_bytes(std::uint32_t address, int num_blocks,
+                                             int bytes_of_each)
 {
+  const int bytes = num_blocks > 1 ? num_blocks * bytes_of_each : 0;
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                : "memory");
 }
 
-//! Waits until all bytes of the phase of this parity have come; they can be read then.
+//! Waits until all bytes of the phase of this parity have come; they can be read then. By a warp.
 __device__ __forceinline__ void wait_for_bytes(std::uint32_t address, int parity)
 {
   asm volatile(
@@ -50,13 +55,18 @@ __device__ __forceinline__ void wait_for_bytes(std::uint32_t address, int parity
       "}" ::"r"(address),
       "r"(parity)
       : "memory");
+  __syncwarp();
 }
 
-//! *place = value in block `rank` of the cluster, four bytes of its exchange. Addresses are this
-//! block's own.
-__device__ __forceinline__ void send(std::uint32_t place, std::uint32_t exchange, int rank,
-                                     float value)
+//! *place = value in block `rank` of the cluster's `num_blocks`, four bytes of its exchange.
+//! Addresses are this block's own.
+__device__ __forceinline__ void send(std::uint32_t place, std::uint32_t exchange, int num_blocks,
+                                     int rank, float value)
 {
+  if (num_blocks == 1) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(place), "f"(value) : "memory");
+    return;
+  }
   std::uint32_t remote_place;
   std::uint32_t remote_exchange;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_place) : "r"(place), "r"(rank));

@@ -114,7 +114,7 @@ private:
     const int heads = pass.num_heads;
     if (block_.lane == 0) {
       const int positions = (min)(Batch, block_.count - p);
-      expect_bytes(exchange, heads * positions * (block_.head == 0 ? pass.num_rows : 1) * 4);
+      expect_bytes(exchange, heads, positions * (block_.head == 0 ? pass.num_rows : 1) * 4);
     }
     float sum = 0;
     next.inverse = 0;
@@ -130,14 +130,14 @@ private:
     }
     const std::uint32_t to = block_.sent_sums(place, block_.head);
     if (counts && member_ < pass.num_rows) {
-      send(to + static_cast<std::uint32_t>(block_.lane) * 4, exchange, 0, sum);
+      send(to + static_cast<std::uint32_t>(block_.lane) * 4, exchange, heads, 0, sum);
     }
     // The finished row's to every other block: a lane per block.
 #pragma unroll
     for (int x = 0; x < Batch; ++x) {
       const float top = __shfl_sync(0xffffffffu, sum, x * layout::members);
       if (p + x < block_.count && block_.lane > 0 && block_.lane < heads) {
-        send(to + x * layout::members * 4, exchange, block_.lane, top);
+        send(to + x * layout::members * 4, exchange, heads, block_.lane, top);
       }
     }
   }
@@ -146,7 +146,7 @@ private:
   __device__ __forceinline__ void finish(int p, int place, int parity, const pending& last)
   {
     const gather_tensor_params& pass = block_.pass;
-    warp_barrier{block_.exchange(place)}.wait(parity);
+    wait_for_bytes(block_.exchange(place), parity);
     const bool counts = of_batch_ < Batch && p + of_batch_ < block_.count;
     const bool holds = block_.head == 0 && member_ < pass.num_rows && counts;
     // Lanes without a row of their own read the finished row's.

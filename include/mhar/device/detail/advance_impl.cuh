@@ -5,6 +5,7 @@
 #include <mhar/kernel/sweep.cuh>
 
 #include <mhar/device/detail/advance_tensor.cuh>
+#include <mhar/device/detail/advance_wide.cuh>
 
 #include <cuda/std/type_traits>
 
@@ -73,6 +74,8 @@ status advance(const advance_problem<T>& problem, const context& where) noexcept
     if (detail::serves(problem, properties)) {
       return detail::advance_served(problem, properties, where);
     }
+    const status wide = detail::advance_wide(problem, properties, where);
+    if (wide.code != code::unsupported) { return wide; }
   }
   return detail::advance_any(problem, properties, where);
 }

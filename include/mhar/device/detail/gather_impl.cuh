@@ -5,6 +5,7 @@
 #include <mhar/kernel/sweep.cuh>
 
 #include <mhar/device/detail/gather_tensor.cuh>
+#include <mhar/device/detail/gather_wide.cuh>
 
 #include <cuda/std/type_traits>
 
@@ -63,6 +64,8 @@ status gather(const gather_problem<T>& problem, const context& where) noexcept
   if constexpr (cuda::std::is_same_v<T, bfloat16>) {
     const status launched = detail::gather_tensor(problem, properties, where);
     if (launched.code != code::unsupported) { return launched; }
+    const status wide = detail::gather_wide(problem, properties, where);
+    if (wide.code != code::unsupported) { return wide; }
   }
   return detail::gather_any(problem, properties, where);
 }

@@ -66,6 +66,10 @@ status output_gradient(const output_gradient_problem<T>& problem, const context&
   }
   detail::device_properties properties;
   if (const status asked = detail::query(properties); !asked.ok()) { return asked; }
+  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+    const status wide = detail::output_gradient_wide(problem, properties, where);
+    if (wide.code != code::unsupported) { return wide; }
+  }
   const int chunks = detail::chunks_of(extent);
   const std::int64_t elements = pass::scratch_size(extent.width, extent.num_heads);
   if (detail::blocks_with_scratch<accumulate_t<T>>(where, elements, chunks) < chunks) {

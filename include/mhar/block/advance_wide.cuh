@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A forward pass over wide heads: a warp holds all rows of a position and head in registers, and
+//! both products read them from there.
+#pragma once
+
+#include <mhar/block/detail/tensor_core.cuh>
+#include <mhar/block/sweep_wide_params.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace block {
+
+//! Head blockIdx.x; the warps of the blocks along y walk over the positions. Lane 4*i + q holds
+//! columns 8q ... 8q+7 of every 32 of row i, loaded 16 bytes at a time: the second operand of the
+//! logits as it is, and of the mixes once 8 x 8 pieces are transposed. Eight calls are the first
+//! operand, high parts above low parts; the sums come out in the layout in which rows are loaded.
+//!
+//! Threads      num_threads
+//! Barriers     one
+//! Shared       shared_bytes
+//! Numerics     a position's bits do not depend on the number of calls
+template <int HeadWidth, int Chunks, class State>
+class advance_wide
+{
+public:
+  static constexpr int num_threads = 256;
+  static constexpr int max_rows = 8 * Chunks;
+
+  //! Queries and null sources in groups of eight calls, and the mix of the first call per warp.
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_calls)
+  {
+    return 2 * ((num_calls + 7) / 8) * group_vectors * 16 + num_threads / 32 * HeadWidth * 4;
+  }
+
+  __device__ __forceinline__ advance_wide(const advance_wide_params& pass, unsigned char* shared)
+      : pass_{pass},
+        lane_{static_cast<int>(threadIdx.x % 32)},
+        row_{lane_ / 4},
+        quad_{lane_ % 4},
+        head_{static_cast<int>(blockIdx.x)},
+        column_{std::int64_t{head_} * HeadWidth}
+  {
+    const int groups = (pass.num_calls + 7) / 8;
+    queries_ = reinterpret_cast<uint4*>(shared);
+    nulls_ = reinterpret_cast<float4*>(shared) + groups * group_vectors;
+    first_mix_ =
+        reinterpret_cast<float*>(nulls_ + groups * group_vectors) + threadIdx.x / 32 * HeadWidth;
+  }
+
+  //! After the kernels in front have ended.
+  __device__ __forceinline__ void run()
+  {
+    load_parameters();
+    __syncthreads();
+    const float gate = pass_.finishes ? pass_.stage.load_gate() : 1.0f;
+    const std::int64_t step = std::int64_t{gridDim.y} * (num_threads / 32);
+    std::int64_t position = blockIdx.y * std::int64_t{num_threads / 32} + threadIdx.x / 32;
+    for (; position < pass_.num_positions; position += step) {
+      load_rows(position);
+      for (int group = 0; group * 8 < pass_.num_calls; ++group) { advance(position, group); }
+      if (pass_.finishes) { finish(position, gate); }
+    }
+  }
+
+private:
+  static constexpr int vectors = HeadWidth / 32;
+  static constexpr int group_vectors = vectors * 64;  // 16 bytes each, of eight calls
+  static constexpr int finish_vectors = (HeadWidth + 255) / 256;
+
+  [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call,
+                                                                   std::int64_t position) const
+  {
+    return (call * pass_.num_positions + position) * pass_.num_heads + head_;
+  }
+  [[nodiscard]] __device__ __forceinline__ bool has_null() const
+  {
+    return !pass_.kept && pass_.null_source != nullptr;
+  }
+
+  //! In the order in which the lanes read them; what stands for calls that are missing is zero.
+  __device__ __forceinline__ void load_parameters()
+  {
+    const int total = (pass_.num_calls + 7) / 8 * group_vectors;
+    for (int x = threadIdx.x; x < total; x += num_threads) {
+      const int lane = x % 32;
+      const int step = x / 32 % (2 * vectors);
+      const int call = x / group_vectors * 8 + lane / 4;
+      const bool known = call < pass_.num_calls;
+      uint4 image = make_uint4(0, 0, 0, 0);
+      float4 null = make_float4(0, 0, 0, 0);
+      if (known) {
+        const bfloat16* const from = pass_.queries.image(pass_.first_call + call);
+        image = detail::load_vector(from + (head_ * vectors * 8 + step * 4 + lane % 4) * 8);
+      }
+      // Step 2u + v of the null sources: columns 32u + 8q + 4v ... + 3.
+      if (known && has_null()) {
+        null = *reinterpret_cast<const float4*>(pass_.null_source + call * pass_.width + column_ +
+                                                step / 2 * 32 + lane % 4 * 8 + step % 2 * 4);
+      }
+      queries_[x] = image;
+      nulls_[x] = null;
+    }
+  }
+
+  __device__ __forceinline__ void load_rows(std::int64_t position)
+  {
+#pragma unroll
+    for (int c = 0; c < Chunks; ++c) {
+      const int row = c * 8 + row_;
+      const bfloat16* const from = pass_.rows + row * pass_.row_stride +
+                                   position * pass_.position_stride + column_ + quad_ * 8;
+#pragma unroll
+      for (int u = 0; u < vectors; ++u) {
+        rows_[c][u] =
+            row < pass_.num_rows ? detail::load_vector(from + u * 32) : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int n = c * 8 + quad_ * 2 + e;
+        inverse_[c][e] =
+            n < pass_.num_rows ? pass_.inverse_rms[n * pass_.num_positions + position] : 0.0f;
+      }
+    }
+    if (!pass_.finishes) { return; }
+#pragma unroll
+    for (int v = 0; v < finish_vectors; ++v) {
+      partial_[v] = make_uint4(0, 0, 0, 0);
+      if (pass_.stage.partial.is_vector && v * 256 + lane_ * 8 < HeadWidth) {
+        const const_matrix& partial = pass_.stage.partial.matrix;
+        partial_[v] =
+            detail::load_vector(static_cast<const bfloat16*>(partial.data) +
+                                position * partial.position_stride + column_ + v * 256 + lane_ * 8);
+      }
+    }
+  }
+
+  [[nodiscard]] __device__ __forceinline__ static float quad_sum(float value)
+  {
+    value += __shfl_xor_sync(0xffffffffu, value, 1);
+    return value + __shfl_xor_sync(0xffffffffu, value, 2);
+  }
+  [[nodiscard]] __device__ __forceinline__ static float quad_max(float value)
+  {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+    return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+  }
+
+  //! Lane 4*i + q: logits of call i of the group for rows 2q and 2q+1 of every chunk.
+  __device__ __forceinline__ void find_logits(
+      int group, float (&logits)[static_cast<std::size_t>(Chunks)][2]) const
+  {
+    float sums[static_cast<std::size_t>(Chunks)][4] = {};
+    const uint4* const queries = queries_ + group * group_vectors + lane_;
+#pragma unroll
+    for (int t = 0; t < 2 * vectors; ++t) {
+      const uint4 a = queries[t * 32];
+#pragma unroll
+      for (int c = 0; c < Chunks; ++c) {
+        detail::multiply_add_16(sums[c], a.x, a.y, a.z, a.w,
+                                detail::pair_of(rows_[c][t / 2], t % 2 * 2),
+                                detail::pair_of(rows_[c][t / 2], t % 2 * 2 + 1));
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < Chunks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const bool known = c * 8 + quad_ * 2 + e < pass_.num_rows;
+        logits[c][e] = known ? (sums[c][e] + sums[c][e + 2]) * inverse_[c][e]
+                             : detail::minus_infinity<float>();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void advance(std::int64_t position, int group)
+  {
+    const int call = group * 8 + row_;
+    const bool known = call < pass_.num_calls;
+    float weights[static_cast<std::size_t>(Chunks)][2];
+    find_logits(group, weights);
+    float carried = detail::minus_infinity<float>();
+    if (known && pass_.kept) { carried = pass_.state_lse[head_index(call, position)]; }
+    else if (known && has_null()) {
+      carried = pass_.null_logit[std::int64_t{call} * pass_.num_heads + head_];
+    }
+    float largest = carried;
+#pragma unroll
+    for (int c = 0; c < Chunks; ++c) {
+      largest = fmaxf(largest, fmaxf(weights[c][0], weights[c][1]));
+    }
+    largest = quad_max(largest);
+    const bool none = largest == detail::minus_infinity<float>();
+    const float shift = none ? 0.0f : largest;
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < Chunks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        weights[c][e] = detail::exp2_approximate((weights[c][e] - shift) * detail::log2_of_e);
+        sum += weights[c][e];
+      }
+    }
+    carried = detail::exp2_approximate((carried - shift) * detail::log2_of_e);
+    sum = quad_sum(sum) + carried;
+    const float factor = none ? 0.0f : 1.0f / sum;
+    carried *= factor;
+    const bool is_finished = pass_.finishes && call == 0;
+    float* const lse = is_finished ? pass_.lse : pass_.state_lse;
+    // Every lane has read the kept one.
+    __syncwarp();
+    if (quad_ == 0 && known && lse != nullptr) {
+      lse[head_index(call, position)] = none ? largest : largest + logf(sum);
+    }
+    std::uint32_t a[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int c = 0; c < Chunks; ++c) {
+      const float first = weights[c][0] * factor;
+      const float second = weights[c][1] * factor;
+      a[2 * c] = detail::make_pair(first, second);
+      a[2 * c + 1] = detail::make_low_pair(a[2 * c], first, second);
+    }
+    combine(position, group, a, carried);
+  }
+
+  //! Mixes of a group: lane 4*i + q has columns 8q ... 8q+7 of every 32 of call i.
+  __device__ __forceinline__ void combine(std::int64_t position, int group,
+                                          const std::uint32_t (&a)[4], float carried)
+  {
+    const int call = group * 8 + row_;
+    const bool is_finished = pass_.finishes && call == 0;
+    const float4* const nulls = nulls_ + group * group_vectors + lane_;
+    State* const state = static_cast<State*>(pass_.states) + call * pass_.slot_stride +
+                         position * pass_.width + column_ + quad_ * 8;
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) {
+      float values[8];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float sums[4] = {0, 0, 0, 0};
+        const std::uint32_t b0 = detail::transpose(detail::pair_of(rows_[0][u], e));
+        if constexpr (Chunks == 1) { detail::multiply_add_8(sums, a[0], a[1], b0); }
+        else {
+          detail::multiply_add_16(sums, a, b0,
+                                  detail::transpose(detail::pair_of(rows_[Chunks - 1][u], e)));
+        }
+        values[2 * e] = sums[0] + sums[2];
+        values[2 * e + 1] = sums[1] + sums[3];
+      }
+      if (has_null()) {
+        const float4 first = nulls[2 * u * 32];
+        const float4 second = nulls[(2 * u + 1) * 32];
+        const float null[8] = {first.x,  first.y,  first.z,  first.w,
+                               second.x, second.y, second.z, second.w};
+#pragma unroll
+        for (int j = 0; j < 8; ++j) { values[j] = fmaf(carried, null[j], values[j]); }
+      }
+      // No branch around the products: all lanes take part in them.
+      if (call < pass_.num_calls) { keep(state + u * 32, u, is_finished, carried, values); }
+    }
+  }
+
+  //! Adds the kept state and stores eight columns.
+  __device__ __forceinline__ void keep(State* state, int u, bool is_finished, float carried,
+                                       float (&values)[8])
+  {
+    if (pass_.kept) {
+      float kept[8];
+      detail::load_state(state, kept);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) { values[j] = fmaf(carried, kept[j], values[j]); }
+    }
+    if (is_finished) { detail::store_vector(first_mix_ + u * 32 + quad_ * 8, values); }
+    else {
+      detail::store_vector(state, values);
+    }
+  }
+
+  //! The first call: its mix lies in shared memory, and every lane takes eight columns of 256.
+  __device__ __forceinline__ void finish(std::int64_t position, float gate)
+  {
+    __syncwarp();
+#pragma unroll
+    for (int v = 0; v < finish_vectors; ++v) {
+      const int k = v * 256 + lane_ * 8;
+      if (k >= HeadWidth) { break; }
+      float mix[8];
+      float partial[8];
+      detail::load_state(first_mix_ + k, mix);
+      if (pass_.stage.partial.is_vector) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          partial[2 * e] = detail::first_of(detail::pair_of(partial_[v], e));
+          partial[2 * e + 1] = detail::second_of(detail::pair_of(partial_[v], e));
+        }
+      }
+      else {
+        detail::load_columns(pass_.stage.partial, position, column_ + k, partial);
+      }
+      detail::finish_columns(pass_.stage, gate, position, column_ + k, mix, partial);
+    }
+    __syncwarp();
+  }
+
+  const advance_wide_params& pass_;
+  int lane_;
+  int row_;   // i: a row, or a call
+  int quad_;  // q
+  int head_;
+  std::int64_t column_;
+  uint4* queries_;
+  float4* nulls_;
+  float* first_mix_;
+  uint4 rows_[static_cast<std::size_t>(Chunks)][static_cast<std::size_t>(vectors)];
+  float inverse_[static_cast<std::size_t>(Chunks)][2];
+  uint4 partial_[static_cast<std::size_t>(finish_vectors)];
+};
+
+}  // namespace block
+MHAR_NAMESPACE_END

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//! D, dalpha and the null source's parts of a call without an output norm (eq. 9 to 11): a warp
+//! streams positions of one head.
+#pragma once
+
+#include <mhar/block/detail/finish_columns.cuh>
+#include <mhar/types/sweep.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace block {
+
+//! Warp w of a block has head w % H and every second position of the block's range. Lane l holds
+//! columns 8l ... 8l+7 of every 256 of the head. The weight of the null source does not depend on
+//! D, so one reading of do serves both. What the block adds goes to chunk blockIdx.x of the partial
+//! sums.
+//!
+//! Threads      64 per head
+//! Barriers     three
+//! Numerics     a position's bits do not depend on the others; sums over positions in order
+template <int HeadWidth>
+class output_gradient_wide
+{
+public:
+  static constexpr int max_heads = 8;
+  static constexpr int num_streams = 2;
+
+  struct storage
+  {
+    float null_sums[static_cast<std::size_t>(max_heads * HeadWidth)];  // of the second stream
+    float logit_sums[num_streams][max_heads];
+    float gate_sums[num_streams][max_heads];
+    float squares[max_heads];
+    float scores[max_heads];
+  };
+
+  __device__ __forceinline__ output_gradient_wide(const output_gradient_problem<bfloat16>& call,
+                                                  storage& shared)
+      : call_{call},
+        shared_{shared},
+        lane_{static_cast<int>(threadIdx.x % 32)},
+        head_{static_cast<int>(threadIdx.x / 32) % call.extent.num_heads},
+        stream_{static_cast<int>(threadIdx.x / 32) / call.extent.num_heads},
+        column_{std::int64_t{head_} * HeadWidth}
+  {
+    const matrix& copy = call.partial_gradient;
+    const bool is_aligned =
+        reinterpret_cast<std::uintptr_t>(copy.data) % 16 == 0 && copy.position_stride % 8 == 0;
+    partial_gradient_ = {copy, is_aligned && copy.type == element::bfloat16};
+  }
+
+  __device__ __forceinline__ void run()
+  {
+    const std::int64_t positions = call_.extent.num_positions;
+    const std::int64_t last = positions * (blockIdx.x + 1) / gridDim.x;
+    gate_ = call_.sites.gate[call_.call];
+    logit_gate_ = call_.sites.logit_gate[call_.call];
+    if (has_null()) { load_null(); }
+    std::int64_t position = positions * blockIdx.x / gridDim.x + stream_;
+    for (int ahead = 0; ahead < depth - 1; ++ahead) {
+      advance(position + ahead * num_streams, last);
+    }
+    for (; position < last; position += num_streams) {
+      advance(position + (depth - 1) * num_streams, last);
+      add(position);
+    }
+    combine_streams();
+    if (stream_ == 0) { store(); }
+  }
+
+private:
+  static constexpr int vectors = (HeadWidth + 255) / 256;
+  static constexpr int depth = 3;  // positions in flight, the one being added included
+
+  [[nodiscard]] __device__ __forceinline__ bool has_null() const
+  {
+    return call_.sites.null_source != nullptr;
+  }
+  [[nodiscard]] __device__ __forceinline__ int column_of(int v) const
+  {
+    return v * 256 + lane_ * 8;
+  }
+  [[nodiscard]] __device__ __forceinline__ static bool is_inside(int k) { return k < HeadWidth; }
+
+  __device__ __forceinline__ void load_null()
+  {
+    const float* const null = call_.sites.null_source + call_.call * call_.extent.width + column_;
+    const float* const query = call_.sites.query + call_.call * call_.extent.width + column_;
+    float squares = 0;
+    float score = 0;
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const bool inside = is_inside(column_of(v));
+        null_[v][j] = inside ? null[column_of(v) + j] : 0.0f;
+        squares = fmaf(null_[v][j], null_[v][j], squares);
+        score = fmaf(null_[v][j], inside ? query[column_of(v) + j] : 0.0f, score);
+      }
+    }
+    squares = detail::warp_sum(squares);
+    score = detail::warp_sum(score);
+    if (lane_ == 0 && stream_ == 0) {
+      shared_.squares[head_] = squares;
+      shared_.scores[head_] = score;
+    }
+    null_logit_ = call_.sites.null_logit[std::int64_t{call_.call} * call_.extent.num_heads + head_];
+  }
+
+  //! Every vector moves up one place; those of a position come in last.
+  __device__ __forceinline__ void advance(std::int64_t position, std::int64_t last)
+  {
+#pragma unroll
+    for (int x = 0; x < depth - 1; ++x) {
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) {
+        gradients_[x][v] = gradients_[x + 1][v];
+        mixes_[x][v] = mixes_[x + 1][v];
+      }
+      lse_[x] = lse_[x + 1];
+    }
+    if (position >= last) { return; }
+    const auto* const dy = static_cast<const bfloat16*>(call_.output_gradient.data) +
+                           position * call_.output_gradient.position_stride + column_;
+    const auto* const mix = static_cast<const bfloat16*>(call_.mix.data) +
+                            position * call_.mix.position_stride + column_;
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      const bool inside = is_inside(column_of(v));
+      gradients_[depth - 1][v] =
+          inside ? detail::load_vector(dy + column_of(v)) : make_uint4(0, 0, 0, 0);
+      mixes_[depth - 1][v] =
+          inside ? detail::load_vector(mix + column_of(v)) : make_uint4(0, 0, 0, 0);
+    }
+    if (has_null()) { lse_[depth - 1] = call_.lse[position * call_.extent.num_heads + head_]; }
+  }
+
+  __device__ __forceinline__ void add(std::int64_t position)
+  {
+    const bool in_place = call_.call_gradient.data == call_.output_gradient.data;
+    auto* const to = static_cast<bfloat16*>(call_.call_gradient.data) +
+                     position * call_.call_gradient.position_stride + column_;
+    float dot = 0;
+    float product = 0;
+    const float weight = has_null() ? detail::weight_of(null_logit_, lse_[0], logit_gate_) : 0.0f;
+    const float factor = weight != 0 ? gate_ * weight : 0.0f;
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      if (!in_place && is_inside(column_of(v))) {
+        *reinterpret_cast<uint4*>(to + column_of(v)) = gradients_[0][v];
+      }
+      if (partial_gradient_.matrix && is_inside(column_of(v))) { copy(position, v); }
+      dot = detail::add_products(gradients_[0][v], mixes_[0][v], dot);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float first = detail::first_of(detail::pair_of(gradients_[0][v], e));
+        const float second = detail::second_of(detail::pair_of(gradients_[0][v], e));
+        product = fmaf(first, null_[v][2 * e], product);
+        product = fmaf(second, null_[v][2 * e + 1], product);
+        null_sums_[v][2 * e] = fmaf(factor, first, null_sums_[v][2 * e]);
+        null_sums_[v][2 * e + 1] = fmaf(factor, second, null_sums_[v][2 * e + 1]);
+      }
+    }
+    dot = detail::warp_sum(dot);
+    gate_sum_ += dot;
+    if (lane_ == 0) { call_.dot[position * call_.extent.num_heads + head_] = dot; }
+    if (!has_null()) { return; }
+    product = detail::warp_sum(product);
+    if (weight != 0 && logit_gate_ != 0) { logit_sum_ += logit_gate_ * weight * (product - dot); }
+  }
+
+  //! do for the partial's producer.
+  __device__ __forceinline__ void copy(std::int64_t position, int v) const
+  {
+    float values[8];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      values[2 * e] = detail::first_of(detail::pair_of(gradients_[0][v], e));
+      values[2 * e + 1] = detail::second_of(detail::pair_of(gradients_[0][v], e));
+    }
+    detail::update_columns(partial_gradient_, position, column_ + column_of(v), values);
+  }
+
+  //! The first stream takes over what the second has added.
+  __device__ __forceinline__ void combine_streams()
+  {
+    float* const sums = shared_.null_sums + head_ * HeadWidth;
+    if (lane_ == 0) {
+      shared_.logit_sums[stream_][head_] = logit_sum_;
+      shared_.gate_sums[stream_][head_] = gate_sum_;
+    }
+    if (stream_ == 1 && has_null()) {
+#pragma unroll
+      for (int v = 0; v < vectors; ++v) {
+        if (is_inside(column_of(v))) { detail::store_vector(sums + column_of(v), null_sums_[v]); }
+      }
+    }
+    __syncthreads();
+  }
+
+  [[nodiscard]] __device__ __forceinline__ float logit_sum(int head) const
+  {
+    return shared_.logit_sums[0][head] + shared_.logit_sums[1][head];
+  }
+
+  __device__ __forceinline__ void store()
+  {
+    const shape& extent = call_.extent;
+    const gradient_partials<float>& partials = call_.partials;
+    const std::int64_t set = std::int64_t{blockIdx.x} * partials.num_calls + call_.call;
+    if (partials.gate != nullptr && threadIdx.x == 0) {
+      float sum = partials.gate[set];
+      for (int h = 0; h < extent.num_heads; ++h) {
+        sum += shared_.gate_sums[0][h] + shared_.gate_sums[1][h];
+      }
+      partials.gate[set] = sum;
+    }
+    if (!has_null()) { return; }
+    float squares = 0;
+    for (int h = 0; h < extent.num_heads; ++h) { squares += shared_.squares[h]; }
+    const float inverse =
+        thread::inverse_rms(squares, extent.full_width(), static_cast<float>(call_.eps));
+    float head_sum = 0;
+    float total = 0;
+    for (int h = 0; h < extent.num_heads; ++h) {
+      head_sum = fmaf(logit_sum(h), inverse * shared_.scores[h], head_sum);
+      total += logit_sum(h);
+    }
+    if (partials.bias != nullptr && threadIdx.x == 0) {
+      partials.bias[set * (partials.bias_stride + 1)] += total;
+    }
+    const float sum = logit_sum(head_);
+    const float factor = -inverse * head_sum / static_cast<float>(extent.full_width());
+    const float* const query = call_.sites.query + call_.call * extent.width + column_;
+    const float* const other = shared_.null_sums + head_ * HeadWidth;
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      if (!is_inside(column_of(v))) { break; }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int k = column_of(v) + j;
+        const std::int64_t at = set * extent.width + column_ + k;
+        const float key = inverse * null_[v][j];
+        if (partials.query != nullptr) { partials.query[at] += sum * key; }
+        if (partials.null_source != nullptr) {
+          const float added = null_sums_[v][j] + other[k];
+          partials.null_source[at] += fmaf(inverse * sum, query[k], added) + factor * key;
+        }
+      }
+    }
+  }
+
+  const output_gradient_problem<bfloat16>& call_;
+  storage& shared_;
+  int lane_;
+  int head_;
+  int stream_;
+  std::int64_t column_;
+  detail::column_matrix<matrix> partial_gradient_;
+  float gate_ = 1;
+  float logit_gate_ = 1;
+  float null_logit_ = 0;
+  float logit_sum_ = 0;
+  float gate_sum_ = 0;
+  uint4 gradients_[static_cast<std::size_t>(depth)][static_cast<std::size_t>(vectors)];
+  uint4 mixes_[static_cast<std::size_t>(depth)][static_cast<std::size_t>(vectors)];
+  float lse_[static_cast<std::size_t>(depth)] = {};
+  float null_[static_cast<std::size_t>(vectors)][8] = {};
+  float null_sums_[static_cast<std::size_t>(vectors)][8] = {};
+};
+
+}  // namespace block
+MHAR_NAMESPACE_END

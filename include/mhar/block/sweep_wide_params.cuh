@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Passes of a sweep over wide heads as their kernels read them: bfloat16 rows at one stride,
+//! 16-byte aligned, no bias.
+#pragma once
+
+#include <mhar/block/detail/finish_columns.cuh>
+#include <mhar/block/detail/packed_queries.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace block {
+
+//! Pointers start at the pass's own first row, call or slot. Every row has its inverse rms.
+struct advance_wide_params
+{
+  std::int64_t num_positions = 0;
+  std::int64_t width = 0;
+  int num_heads = 1;
+  detail::packed_queries<bfloat16> queries;
+  int first_call = 0;
+  int num_calls = 0;
+  const float* null_source = nullptr;  //!< [num_calls, d], where a fresh call starts; may be null
+  const float* null_logit = nullptr;   //!< [num_calls, H]
+  const bfloat16* rows = nullptr;
+  std::int64_t row_stride = 0;
+  std::int64_t position_stride = 0;
+  int num_rows = 0;
+  const float* inverse_rms = nullptr;  //!< [num_rows, P]
+  bool kept = false;
+  bool finishes = true;
+  void* states = nullptr;  //!< [num_calls][P, d]
+  std::int64_t slot_stride = 0;
+  float* state_lse = nullptr;  //!< [num_calls][P, H]
+  detail::mix_stage stage;     //!< of the first call, when it is finished
+  float* lse = nullptr;        //!< [P, H], likewise; may be null
+};
+
+//! Members are rows top, top - 1, ...; the row pointers start at the top row and step down.
+struct gather_wide_params
+{
+  std::int64_t num_positions = 0;
+  std::int64_t width = 0;
+  float inverse_width = 0;  //!< 1 / the width of the norm
+  int num_heads = 1;
+  detail::packed_queries<bfloat16> queries;
+  const float* gate = nullptr;        //!< [num_calls]
+  const float* logit_gate = nullptr;  //!< [num_calls]
+  int first_call = 0;
+  int num_calls = 0;
+  const bfloat16* call_gradients = nullptr;
+  std::int64_t call_stride = 0;
+  std::int64_t call_position_stride = 0;
+  const float* lse = nullptr;  //!< [num_calls, P, H]
+  const float* dot = nullptr;  //!< [num_calls, P, H]
+  const bfloat16* rows = nullptr;
+  std::int64_t row_stride = 0;
+  std::int64_t position_stride = 0;
+  int num_rows = 0;
+  const float* inverse_rms = nullptr;  //!< of the top row; row m's is m*P before it
+  bool kept = false;
+  bool finishes = true;
+  void* states = nullptr;  //!< [num_rows][P, d]
+  std::int64_t slot_stride = 0;
+  float* head_sums = nullptr;                  //!< [num_rows][P]
+  detail::column_matrix<matrix> row_gradient;  //!< of the top row, when it is finished
+  float* query_sums = nullptr;                 //!< dw at the first call, chunks chunk_stride apart
+  std::int64_t chunk_stride = 0;
+};
+
+}  // namespace block
+MHAR_NAMESPACE_END

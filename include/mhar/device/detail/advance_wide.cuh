@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Launches a forward pass over wide heads, and one that finishes a call without reading a row.
+#pragma once
+
+#include <mhar/device/detail/sweep_wide.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace device {
+MHAR_LAUNCHERS_BEGIN
+namespace detail {
+
+template <class T>
+[[nodiscard]] status advance_any(const advance_problem<T>& problem,
+                                 const device_properties& properties,
+                                 const context& where) noexcept;
+
+//! Depends on nothing that differs between a pass and its recomputation, and on the number of calls
+//! not at all.
+[[nodiscard]] inline bool is_wide(const advance_problem<bfloat16>& problem,
+                                  const device_properties& properties) noexcept
+{
+  return has_wide_kernel(problem.extent, properties) && are_tensor_sites(problem.sites) &&
+         problem.num_rows >= 1 && problem.num_rows <= 16 &&
+         is_aligned_16(problem.sites.null_source) &&
+         are_vector_rows(rows_from(problem.rows, problem.first_row), problem.num_rows,
+                         problem.extent) &&
+         are_tensor_states(problem.states.mix, problem.states.slot_stride);
+}
+
+//! A stage that needs the whole width at once, or a row of the first call's own.
+[[nodiscard]] inline bool has_own_pass(const advance_problem<bfloat16>& problem) noexcept
+{
+  return problem.end == pass_end::finish_first &&
+         (problem.private_row != nullptr || problem.stage.norm != output_norm::none);
+}
+
+[[nodiscard]] inline block::detail::mix_stage stage_of(
+    const advance_problem<bfloat16>& problem) noexcept
+{
+  return {by_columns(problem.stage.partial), problem.stage.gate, by_columns(problem.outputs.y),
+          by_columns(problem.outputs.combined), by_columns(problem.outputs.mix)};
+}
+
+//! The state of member 0.
+template <class States>
+[[nodiscard]] void* first_state(void* states, const States& all, int slot) noexcept
+{
+  return static_cast<char*>(states) + slot * all.slot_stride * size_of(all.type);
+}
+
+[[nodiscard]] inline block::advance_wide_params wide_params_of(
+    const advance_problem<bfloat16>& problem) noexcept
+{
+  const shape& extent = problem.extent;
+  const const_rows<bfloat16> rows = rows_from(problem.rows, problem.first_row);
+  block::advance_wide_params pass;
+  pass.num_positions = extent.num_positions;
+  pass.width = extent.width;
+  pass.num_heads = extent.num_heads;
+  pass.queries = {problem.sites.packed, extent.width};
+  pass.first_call = problem.first_call;
+  pass.num_calls = problem.num_calls;
+  if (problem.sites.null_source != nullptr) {
+    pass.null_source = problem.sites.null_source + problem.first_call * extent.width;
+    pass.null_logit =
+        problem.sites.null_logit + problem.first_call * std::int64_t{extent.num_heads};
+  }
+  pass.rows = rows.row(0);
+  pass.row_stride = stride_of(rows, problem.num_rows);
+  pass.position_stride = rows.position_stride;
+  pass.num_rows = problem.num_rows;
+  pass.inverse_rms = problem.inverse_rms + problem.first_row * extent.num_positions;
+  pass.kept = problem.start == pass_start::kept;
+  pass.finishes = problem.end == pass_end::finish_first;
+  pass.slot_stride = problem.states.slot_stride;
+  if (problem.states.mix != nullptr) {
+    const int slot = problem.states.first_slot;
+    pass.states = first_state(problem.states.mix, problem.states, slot);
+    pass.state_lse = problem.states.lse + slot * extent.num_positions * extent.num_heads;
+  }
+  if (pass.finishes) {
+    pass.stage = stage_of(problem);
+    pass.lse = problem.outputs.lse;
+  }
+  return pass;
+}
+
+//! A pass of its own over rows that have no inverse rms yet: all other heads would have to be
+//! waited for.
+template <class T>
+[[nodiscard]] status find_row_statistics(const advance_problem<T>& problem,
+                                         const device_properties& properties,
+                                         const context& where) noexcept
+{
+  const shape& extent = problem.extent;
+  const int first = problem.first_row + problem.num_rows - problem.num_new_rows;
+  const const_rows<T> rows = rows_from(problem.rows, first);
+  block::row_statistics_params pass;
+  pass.num_positions = extent.num_positions;
+  pass.width = extent.width;
+  pass.inverse_width = 1.0f / static_cast<float>(extent.full_width());
+  pass.eps = static_cast<float>(problem.eps);
+  pass.rows = rows.row(0);
+  pass.row_stride = stride_of(rows, problem.num_new_rows);
+  pass.position_stride = rows.position_stride;
+  pass.inverse_rms = problem.inverse_rms + first * extent.num_positions;
+  launch_shape shape;
+  shape.grid = dim3(static_cast<unsigned>((extent.num_positions + 7) / 8),
+                    static_cast<unsigned>(problem.num_new_rows));
+  shape.block = 256;
+  return launch(where, properties, shape, &kernel::row_statistics_kernel<T>, pass);
+}
+
+template <int HeadWidth, int Chunks, class State>
+[[nodiscard]] status launch_advance_wide(const block::advance_wide_params& pass,
+                                         const device_properties& properties,
+                                         const context& where) noexcept
+{
+  using advance = block::advance_wide<HeadWidth, Chunks, State>;
+  constexpr int warps = advance::num_threads / 32;
+  constexpr int blocks_per_multiprocessor = Chunks == 1 ? 2 : 1;
+  const std::int64_t most = blocks_per_multiprocessor * properties.multiprocessors / pass.num_heads;
+  const std::int64_t needed = (pass.num_positions + warps - 1) / warps;
+  launch_shape shape;
+  shape.grid = dim3(static_cast<unsigned>(pass.num_heads),
+                    static_cast<unsigned>(needed < most ? needed : most));
+  shape.block = advance::num_threads;
+  shape.shared_memory = static_cast<std::size_t>(advance::shared_bytes(pass.num_calls));
+  return launch(where, properties, shape, &kernel::advance_wide_kernel<HeadWidth, Chunks, State>,
+                pass);
+}
+
+//! A kept pass without rows: the first call's state is its mix, and the others' stay as they are.
+template <class T>
+[[nodiscard]] status finish_call(const advance_problem<T>& problem,
+                                 const device_properties& properties, const context& where) noexcept
+{
+  const shape& extent = problem.extent;
+  const bool is_served = problem.num_rows == 0 && problem.start == pass_start::kept &&
+                         extent.width % 8 == 0 &&
+                         are_tensor_states(problem.states.mix, problem.states.slot_stride);
+  if (!is_served) { return not_served(); }
+  if (problem.end != pass_end::finish_first) { return {}; }
+  if (has_own_pass(problem)) {
+    advance_problem<T> first = problem;
+    first.num_calls = 1;
+    return advance_any(first, properties, where);
+  }
+  const int slot = problem.states.first_slot;
+  block::finish_call_params call;
+  call.width = extent.width;
+  call.num_heads = extent.num_heads;
+  call.state = first_state(problem.states.mix, problem.states, slot);
+  call.state_lse = problem.states.lse + slot * extent.num_positions * extent.num_heads;
+  call.stage = stage_of(problem);
+  call.lse = problem.outputs.lse;
+  launch_shape shape;
+  shape.grid = static_cast<unsigned>(extent.num_positions);
+  shape.block = 256;
+  return problem.states.type == element::bfloat16
+             ? launch(where, properties, shape, &kernel::finish_call_kernel<T>, call)
+             : launch(where, properties, shape, &kernel::finish_call_kernel<float>, call);
+}
+
+//! advance over wide heads, T being bfloat16; not_served() when the pass is one for another kernel.
+//! More calls than a kernel takes are several passes; a first call with a stage of another kind
+//! takes the plain kernel alone, so that the others' bits do not depend on it.
+template <class T>
+[[nodiscard]] status advance_wide(advance_problem<T> problem, const device_properties& properties,
+                                  const context& where) noexcept
+{
+  if (problem.num_rows == 0) { return finish_call(problem, properties, where); }
+  if (!is_wide(problem, properties)) { return not_served(); }
+  if (has_own_pass(problem)) {
+    advance_problem<T> first = problem;
+    first.num_calls = 1;
+    const status launched = advance_any(first, properties, where);
+    if (!launched.ok() || problem.num_calls == 1) { return launched; }
+    ++problem.first_call;
+    --problem.num_calls;
+    ++problem.states.first_slot;
+    problem.num_new_rows = 0;
+    problem.private_row = nullptr;
+    problem.end = pass_end::keep_all;
+  }
+  if (problem.num_new_rows > 0) {
+    const status launched = find_row_statistics(problem, properties, where);
+    if (!launched.ok()) { return launched; }
+  }
+  constexpr int most = 16;
+  for (int first = 0; first < problem.num_calls; first += most) {
+    advance_problem<T> part = problem;
+    part.first_call += first;
+    part.states.first_slot += first;
+    part.num_calls = problem.num_calls - first < most ? problem.num_calls - first : most;
+    if (first > 0) { part.end = pass_end::keep_all; }
+    const status launched =
+        dispatch_wide(part.extent.head_width(), part.states.type, [&](auto width, auto state) {
+          constexpr int head_width = decltype(width)::value;
+          using state_type = decltype(state);
+          const block::advance_wide_params pass = wide_params_of(part);
+          return part.num_rows <= 8
+                     ? launch_advance_wide<head_width, 1, state_type>(pass, properties, where)
+                     : launch_advance_wide<head_width, 2, state_type>(pass, properties, where);
+        });
+    if (!launched.ok()) { return launched; }
+  }
+  return {};
+}
+
+}  // namespace detail
+MHAR_LAUNCHERS_END
+}  // namespace device
+MHAR_NAMESPACE_END

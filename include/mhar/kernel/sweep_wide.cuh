@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernels of the sweeps' passes over wide heads, and of passes that read nothing.
+#pragma once
+
+#include <mhar/block/advance_wide.cuh>
+#include <mhar/block/detail/dependency.cuh>
+#include <mhar/block/finish_rows.cuh>
+#include <mhar/block/gather_wide.cuh>
+#include <mhar/block/output_gradient_wide.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace kernel {
+
+//! Block x is a head, blocks along y share the positions.
+template <int HeadWidth, int Chunks, class State>
+__global__ void __launch_bounds__(256, Chunks == 1 ? 2 : 1)
+    advance_wide_kernel(const __grid_constant__ block::advance_wide_params pass)
+{
+  extern __shared__ __align__(16) unsigned char shared[];
+  block::detail::release_dependents();
+  block::advance_wide<HeadWidth, Chunks, State> work{pass, shared};
+  block::detail::wait_for_dependencies();
+  work.run();
+}
+
+//! One cluster of the heads per range of positions.
+template <int HeadWidth, class State>
+__global__ void __launch_bounds__(256, 1)
+    gather_wide_kernel(const __grid_constant__ block::gather_wide_params pass)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) unsigned char shared[];
+  block::detail::release_dependents();
+  block::gather_wide<HeadWidth, State> work{pass, shared};
+  block::detail::wait_for_dependencies();
+  work.run();
+#endif
+}
+
+//! A block per range of positions.
+template <int HeadWidth>
+__global__ void __launch_bounds__(512, 1)
+    output_gradient_wide_kernel(const __grid_constant__ output_gradient_problem<bfloat16> call)
+{
+  using gradient = block::output_gradient_wide<HeadWidth>;
+  __shared__ typename gradient::storage storage;
+  block::detail::release_dependents();
+  gradient work{call, storage};
+  block::detail::wait_for_dependencies();
+  work.run();
+}
+
+//! A block per position.
+template <class State>
+__global__ void __launch_bounds__(256)
+    finish_call_kernel(const __grid_constant__ block::finish_call_params call)
+{
+  block::detail::release_dependents();
+  block::detail::wait_for_dependencies();
+  block::finish_call<State>(call);
+}
+
+//! A block per position.
+template <class State>
+__global__ void __launch_bounds__(256)
+    finish_row_kernel(const __grid_constant__ block::finish_row_params row)
+{
+  block::detail::release_dependents();
+  block::detail::wait_for_dependencies();
+  block::finish_row<State>(row);
+}
+
+//! A warp per position, rows along y.
+template <class T>
+__global__ void __launch_bounds__(256)
+    row_statistics_kernel(const __grid_constant__ block::row_statistics_params pass)
+{
+  block::detail::release_dependents();
+  block::detail::wait_for_dependencies();
+  block::find_row_statistics(pass);
+}
+
+}  // namespace kernel
+MHAR_NAMESPACE_END

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sweeps over wide heads: null sources, partials, gates, ragged positions, calls and rows in
+//! one group and in several, and bits that depend on nothing but a position and its segments.
+#include "device_access.cuh"
+#include "sweep_bodies.hpp"
+
+namespace {
+
+using mhar::bfloat16;
+using device = mhar::device::backend;
+
+struct sizes
+{
+  int num_calls;
+  int per_block;  // calls of a block; 0 for full mode
+  std::int64_t positions;
+  std::int64_t head_width;
+  int heads;
+  bool delta;  // null source, gate and partial
+};
+
+mhar_test::sweep_options options_of(const sizes& each)
+{
+  mhar_test::sweep_options options;
+  options.extent = {each.positions, each.head_width * each.heads, each.heads};
+  options.schedule = each.per_block == 0 ? mhar::full_schedule(each.num_calls)
+                                         : mhar::delta_schedule(each.num_calls, each.per_block);
+  options.null_source = options.gate = options.partial = each.delta;
+  return options;
+}
+
+constexpr sizes all_sizes[] = {{1, 0, 1, 256, 1, false},  {7, 0, 5, 512, 2, false},
+                               {12, 0, 9, 256, 3, true},  {18, 0, 3, 512, 1, false},
+                               {12, 4, 37, 512, 8, true}, {26, 8, 11, 256, 8, true},
+                               {9, 1, 130, 512, 3, true}, {20, 2, 2, 256, 4, false}};
+
+TEST_CASE("device wide sweeps: equal single calls")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::random_inputs random{79};
+  for (const sizes& each : all_sizes) {
+    CAPTURE(each.num_calls);
+    CAPTURE(each.positions);
+    CAPTURE(each.head_width);
+    mhar_test::sweep_options options = options_of(each);
+    // The first call of delta mode reads no row, so it needs the null source.
+    if (each.per_block != 0) { options.null_source = true; }
+    const mhar_test::sweep_case<bfloat16> data{options, 510};
+    const mhar_test::sweep_results expected = data.expected();
+    const auto type = mhar::element::bfloat16;
+    mhar::plan_costs costs = mhar::costs_of(options.extent, type, type, type);
+    costs.max_members = 16;
+    for (const mhar::depth_plan& plan : {mhar::cheapest_plan(options.schedule, costs),
+                                         mhar_test::random_plan(options.schedule, random)}) {
+      mhar_test::run_choices choices;
+      choices.plan = plan;
+      choices.call_state = choices.row_state = mhar::element::float32;
+      choices.narrow_mixes = false;
+      mhar_test::sweep_run<device, bfloat16> run{data, choices};
+      run.forward();
+      mhar_test::check_close<bfloat16>(run.backward(), expected);
+
+      choices.call_state = choices.row_state = type;
+      choices.narrow_mixes = true;
+      choices.mixes = mhar::mix_keeper::router;
+      mhar_test::sweep_run<device, bfloat16> narrow{data, choices};
+      narrow.forward();
+      const mhar_test::sweep_distance worst = mhar_test::distance(narrow.backward(), expected);
+      CHECK_MESSAGE(worst.largest <= 2e-2, worst.name << " is off by " << worst.largest);
+    }
+  }
+}
+
+TEST_CASE("device wide sweeps: recompute alone gives the bits of the forward")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::random_inputs random{80};
+  for (const bool normed : {false, true}) {
+    mhar_test::sweep_options options = options_of({14, 3, 19, 256, 2, true});
+    options.output_norm = normed;
+    const mhar_test::sweep_case<bfloat16> data{options, 511};
+    mhar_test::run_choices choices;
+    choices.plan = mhar_test::random_plan(options.schedule, random);
+    choices.call_state = choices.row_state = mhar::element::bfloat16;
+    choices.recompute_calls = 1;
+    mhar_test::sweep_run<device, bfloat16> run{data, choices};
+    run.forward();
+    const mhar_test::sweep_results first = run.results();
+    for (int c = 0; c < options.schedule.num_calls(); ++c) {
+      CAPTURE(c);
+      for (const auto& output : run.recompute(c)) {
+        const bool same =
+            output.second.front() == first.at(output.first)[static_cast<std::size_t>(c)];
+        CHECK_MESSAGE(same, output.first);
+      }
+    }
+  }
+}
+
+}  // namespace
