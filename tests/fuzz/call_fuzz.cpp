@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The CPU backend under the fuzzer of calls. With MHAR_LIBFUZZER (clang++ -fsanitize=fuzzer) it is a libFuzzer target; without,
-//! a program:  call_fuzz [seconds [seed]]  draws inputs from a fresh seed, which it prints.
+//! The CPU backend under the fuzzer of calls.
 #include "fuzz/call_fuzz.hpp"
-#include "fuzz/seeded.hpp"
+#include "fuzz/cpu_fuzz.hpp"
 
-#include <mhar/cpu/aligned_memory.hpp>
 #include <mhar/cpu/merge.hpp>
 #include <mhar/cpu/route.hpp>
 #include <mhar/cpu/route_gradient.hpp>
@@ -16,20 +14,10 @@ namespace {
 class cpu_fuzz_backend
 {
 public:
+  using memory = cpu_fuzz_memory;
   static constexpr bool merges = true;
-
-  class memory
-  {
-  public:
-    explicit memory(std::size_t bytes) : bytes_{bytes + 1} {}
-    [[nodiscard]] unsigned char* data() const noexcept
-    {
-      return static_cast<unsigned char*>(bytes_.data());
-    }
-
-  private:
-    mhar::cpu::aligned_memory bytes_;
-  };
+  //! What validation accepts is served.
+  static bool may_refuse(const mhar::status&) { return false; }
 
   template <class T>
   void forward(call_case<T>& data)
@@ -54,20 +42,12 @@ public:
   }
 };
 
+void fuzz_calls(entropy& choices)
+{
+  cpu_fuzz_backend backend;
+  fuzz_one(choices, backend);
+}
+
 }  // namespace
 
-#if defined(MHAR_LIBFUZZER)
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size)
-{
-  cpu_fuzz_backend backend;
-  entropy choices{data, size};
-  fuzz_one(choices, backend);
-  return 0;
-}
-#else
-int main(int argc, char** argv)
-{
-  cpu_fuzz_backend backend;
-  return fuzz_for(argc, argv, [&](entropy& choices) { fuzz_one(choices, backend); });
-}
-#endif
+MHAR_CPU_FUZZER(fuzz_calls(choices))

@@ -16,6 +16,8 @@ class device_fuzz_backend
 {
 public:
   static constexpr bool merges = false;
+  //! What validation accepts is served.
+  static bool may_refuse(const mhar::status&) { return false; }
 
   class memory
   {

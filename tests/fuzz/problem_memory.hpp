@@ -57,6 +57,19 @@ public:
     return true;
   }
 
+  //! Where the arrays of the problem start, in bytes from the arena's start.
+  template <class Arena>
+  [[nodiscard]] std::vector<std::int64_t> starts(const Arena& arena) const
+  {
+    std::vector<std::int64_t> all;
+    const auto add = [&](const void* at) {
+      if (at != nullptr) { all.push_back(static_cast<const unsigned char*>(at) - arena.data()); }
+    };
+    for (const read_piece& piece : reads_) { add(piece.at); }
+    for (const written_piece& piece : written_) { add(piece.at); }
+    return all;
+  }
+
   void read(const mhar::const_matrix& view, const mhar::shape& extent)
   {
     reads_.push_back(

@@ -9,6 +9,8 @@
 #include <array>
 #include <limits>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace mhar_test {
 
@@ -17,7 +19,11 @@ template <class Arena>
 class spoiler
 {
 public:
-  spoiler(entropy& choices, const Arena& arena) : choices_{choices}, arena_{arena} {}
+  //! Arrays are moved to `starts`, in bytes from the arena's, or near them.
+  spoiler(entropy& choices, const Arena& arena, std::vector<std::int64_t> starts)
+      : choices_{choices}, arena_{arena}, starts_{std::move(starts)}
+  {
+  }
 
   template <class Problem>
   void operator()(Problem& problem)
@@ -59,13 +65,12 @@ public:
   template <class Pointer>
   void move(Pointer*& pointer)
   {
-    if (choices_.once_in(6)) {
+    if (choices_.once_in(6) || starts_.empty()) {
       pointer = nullptr;
       return;
     }
-    const auto& starts = arena_.starts();
-    const auto which = choices_.integer(0, static_cast<std::int64_t>(starts.size()) - 1);
-    std::int64_t at = starts[static_cast<std::size_t>(which)];
+    const auto which = choices_.integer(0, static_cast<std::int64_t>(starts_.size()) - 1);
+    std::int64_t at = starts_[static_cast<std::size_t>(which)];
     if (choices_.once_in(2)) { at += 8 * choices_.integer(-64, 64); }
     if (choices_.once_in(8)) { at += choices_.integer(-7, 7); }
     at = at < 0 ? 0 : at;
@@ -117,6 +122,7 @@ private:
 
   entropy& choices_;
   const Arena& arena_;
+  std::vector<std::int64_t> starts_;
 };
 
 //! A field that forward and backward of one call have in common.

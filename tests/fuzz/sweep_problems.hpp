@@ -2,10 +2,11 @@
 //! The problems of a sweep's verbs, as a fuzzer has to know them: what they read and write, and which fields there are to spoil.
 #pragma once
 
-#include "fuzz/problem_memory.hpp"
-#include "fuzz/spoiler.hpp"
+#include "fuzz/spoilt.hpp"
 
 #include <mhar/types/sweep.hpp>
+
+#include <cstring>
 
 namespace mhar_test {
 
@@ -113,6 +114,61 @@ void add_problem(problem_memory& memory, mhar::gather_problem<T>& problem)
              problem.num_rows, problem.start, problem.end, extent);
   if (problem.end == mhar::pass_end::finish_first) { memory.write(problem.row_gradient, extent); }
   add_partials(memory, problem.partials, extent);
+}
+
+//! The packed form must be absent: how long it is only its backend knows.
+template <class T>
+void add_problem(problem_memory& memory, mhar::fold_problem<T>& problem)
+{
+  const mhar::shape& extent = problem.extent;
+  for (int c = 0; c < problem.num_calls; ++c) {
+    const mhar::site_parameters& site = problem.sites[c];
+    memory.read(site.query, extent.width);
+    memory.read(site.norm_weight, extent.width);
+    memory.read(site.null_source, extent.width);
+    memory.read(site.bias, problem.num_sources[c]);
+    if (problem.gates != nullptr) { memory.read(problem.gates[c], 1); }
+  }
+  auto& folded = problem.folded;
+  const std::int64_t calls = problem.num_calls;
+  memory.write_values(folded.query, calls * extent.width);
+  memory.write_values(folded.bias, calls * folded.bias_stride);
+  memory.write_values(folded.null_source, calls * extent.width);
+  memory.write_values(folded.null_logit, calls * extent.num_heads);
+  memory.write_values(folded.gate, calls);
+  memory.write_values(folded.logit_gate, calls);
+}
+
+template <class T>
+void add_problem(problem_memory& memory, mhar::reduce_problem<T>& problem)
+{
+  const mhar::shape& extent = problem.extent;
+  const std::int64_t query = problem.queries_per_site * extent.width;
+  for (int i = 0; i < problem.num_sites; ++i) {
+    memory.read(problem.sites[i].query, query);
+    memory.read(problem.sites[i].norm_weight, extent.width);
+    auto& wanted = const_cast<mhar::site_gradients&>(problem.gradients[i]);
+    memory.write(wanted.query, query);
+    memory.write(wanted.norm_weight, extent.width);
+    memory.write(wanted.bias, problem.num_bias == nullptr ? 0 : problem.num_bias[i]);
+    memory.write(wanted.null_source, extent.width);
+    memory.write(wanted.gate, 1);
+    memory.write(wanted.output_norm_weight, extent.width);
+  }
+  const auto& partials = problem.partials;
+  const std::int64_t sets = std::int64_t{partials.num_chunks} * partials.num_calls;
+  memory.read_values(partials.query, sets, extent.width);
+  memory.read_values(partials.bias, sets, partials.bias_stride + 1);
+  memory.read_values(partials.null_source, sets, extent.width);
+  memory.read_values(partials.gate, sets, 1);
+  memory.read_values(partials.output_norm, sets, extent.width);
+}
+template <class T>
+std::vector<mhar::site_gradients> own_lists(output_lists, mhar::reduce_problem<T>& problem)
+{
+  std::vector<mhar::site_gradients> list(problem.gradients, problem.gradients + problem.num_sites);
+  problem.gradients = list.data();
+  return list;
 }
 
 //! A field of the folded parameters. Their packed form is the backend's own, so nothing is said about it.
@@ -261,6 +317,130 @@ void spoil_problem(spoiler<Arena>& with, mhar::gather_problem<T>& problem)
     case 16: with.spoil(problem.row_gradient); break;
     default: spoil_partials(with, problem.partials); break;
   }
+}
+
+//! One entry of a host array, which must be the problem's own.
+template <class Arena, class Entry>
+Entry& any_entry(spoiler<Arena>& with, const Entry* entries, int count)
+{
+  return const_cast<Entry&>(entries[count < 1 ? 0 : with.choices().integer(0, count - 1)]);
+}
+template <class Arena>
+void spoil_site(spoiler<Arena>& with, mhar::site_parameters& site)
+{
+  switch (with.choices().integer(0, 6)) {
+    case 0: with.spoil(site.query); break;
+    case 1: with.spoil(site.norm_weight); break;
+    case 2: with.spoil(site.bias); break;
+    case 3: with.spoil(site.null_source); break;
+    case 4: with.spoil_number(site.scale); break;
+    case 5: with.spoil_number(site.eps); break;
+    default: site.rounding = static_cast<mhar::key_rounding>(with.choices().integer(0, 5)); break;
+  }
+}
+//! Never more than there are: host arrays are as long as they are.
+template <class Arena>
+void spoil_length(spoiler<Arena>& with, int& count)
+{
+  const int most = count;
+  with.spoil_index(count);
+  if (count > most) { count = most; }
+}
+
+template <class Arena, class T>
+void spoil_problem(spoiler<Arena>& with, mhar::fold_problem<T>& problem)
+{
+  const int calls = problem.num_calls;
+  switch (with.choices().integer(0, 6)) {
+    case 0: with.spoil_extent(problem.extent); break;
+    case 1: spoil_length(with, problem.num_calls); break;
+    case 2: spoil_site(with, any_entry(with, problem.sites, calls)); break;
+    case 3:
+      if (problem.gates != nullptr) { with.spoil(any_entry(with, problem.gates, calls)); }
+      break;
+    case 4: with.spoil_index(any_entry(with, problem.num_sources, calls)); break;
+    case 5: with.spoil_index(problem.num_rows); break;
+    default: spoil_folded(with, problem.folded); break;
+  }
+}
+
+template <class Arena, class T>
+void spoil_problem(spoiler<Arena>& with, mhar::reduce_problem<T>& problem)
+{
+  const int sites = problem.num_sites;
+  mhar::site_gradients& wanted = any_entry(with, problem.gradients, sites);
+  const std::array<mhar::array*, 6> gradients{&wanted.query, &wanted.norm_weight,
+                                              &wanted.bias,  &wanted.null_source,
+                                              &wanted.gate,  &wanted.output_norm_weight};
+  switch (with.choices().integer(0, 6)) {
+    case 0: with.spoil_extent(problem.extent); break;
+    case 1: spoil_length(with, problem.num_sites); break;
+    case 2: with.spoil_index(problem.queries_per_site); break;
+    case 3: spoil_site(with, any_entry(with, problem.sites, sites)); break;
+    case 4: with.spoil_index(any_entry(with, problem.num_bias, sites)); break;
+    case 5: spoil_partials(with, problem.partials); break;
+    default: with.spoil(*gradients[static_cast<std::size_t>(with.choices().integer(0, 5))]); break;
+  }
+}
+
+//! How many chunks partial sums have only a backend knows; other than that what validation accepts is served.
+inline bool refuses_chunks(const mhar::status& outcome)
+{
+  return outcome.code == mhar::code::bad_shape &&
+         std::strcmp(outcome.argument, "partials.num_chunks") == 0;
+}
+
+//! The verb of a problem, and the workspace that it needs.
+template <class Verbs, class T, class Context>
+mhar::status sweep_verb(const mhar::advance_problem<T>& problem, const Context& context)
+{
+  return Verbs::advance(problem, context);
+}
+template <class Verbs, class T, class Context>
+mhar::status sweep_verb(const mhar::output_gradient_problem<T>& problem, const Context& context)
+{
+  return Verbs::output_gradient(problem, context);
+}
+template <class Verbs, class T, class Context>
+mhar::status sweep_verb(const mhar::gather_problem<T>& problem, const Context& context)
+{
+  return Verbs::gather(problem, context);
+}
+template <class Verbs, class T>
+std::size_t sweep_workspace(const mhar::advance_problem<T>& problem)
+{
+  return Verbs::template workspace_bytes<T>({problem.extent, problem.num_calls, problem.num_rows});
+}
+template <class Verbs, class T>
+std::size_t sweep_workspace(const mhar::output_gradient_problem<T>& problem)
+{
+  return Verbs::template workspace_bytes<T>({problem.extent, 1, 1});
+}
+template <class Verbs, class T>
+std::size_t sweep_workspace(const mhar::gather_problem<T>& problem)
+{
+  return Verbs::template workspace_bytes<T>({problem.extent, problem.num_rows, problem.num_calls});
+}
+
+template <class Verbs, class T, class Context>
+mhar::status sweep_verb(const mhar::fold_problem<T>& problem, const Context& context)
+{
+  return Verbs::fold(problem, context);
+}
+template <class Verbs, class T, class Context>
+mhar::status sweep_verb(const mhar::reduce_problem<T>& problem, const Context& context)
+{
+  return Verbs::reduce(problem, context);
+}
+template <class Verbs, class T>
+std::size_t sweep_workspace(const mhar::fold_problem<T>& problem)
+{
+  return Verbs::template workspace_bytes<T>({problem.extent, 1, 1});
+}
+template <class Verbs, class T>
+std::size_t sweep_workspace(const mhar::reduce_problem<T>& problem)
+{
+  return Verbs::template workspace_bytes<T>({problem.extent, 1, 1});
 }
 
 }  // namespace mhar_test

@@ -191,6 +191,9 @@ void backward_position(const backward_tile<T, Upstream>& tile, const shape& exte
   const int calls = tile.num_calls;
   const int rows = tile.num_rows;
   const std::int64_t pairs = std::int64_t{calls} * rows;
+  // A rounded key is NaN in every head of a row that is NaN in one.
+  const bool finite_keys =
+      tile.rounding == key_rounding::none || all_finite(tile.inverse_rms, std::int64_t{rows});
   for (int h = 0; h < extent.num_heads; ++h) {
     const columns head{h * width, width};
     dots(tile.queries, calls, row_range<T>{tile.rows, rows}, head, tile.scores, rows);
@@ -202,7 +205,9 @@ void backward_position(const backward_tile<T, Upstream>& tile, const shape& exte
     else {
       add_pairs_with_weight(tile, head);
     }
-    if (tile.rounding != key_rounding::none) { add_rounded_keys(tile, head, finite); }
+    if (tile.rounding != key_rounding::none) {
+      add_rounded_keys(tile, head, finite && finite_keys);
+    }
   }
 }
 
