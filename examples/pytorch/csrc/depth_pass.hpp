@@ -75,6 +75,7 @@ public:
                     value.device() == options_.device(),
                 "mhar: a row of ", sizes_, " ", options_.dtype(), " on ", options_.device(),
                 " cannot be ", value.sizes(), " ", value.dtype(), " on ", value.device());
+    if (row < router_.num_rows() && is_in_backward()) { return; }  // of a recomputed sublayer
     TORCH_CHECK(row == router_.num_rows(), "mhar: row ", row, " is written where row ",
                 router_.num_rows(), " is next");
     const Tensor place = this->row(row);
@@ -85,8 +86,9 @@ public:
 
   void read(int call, const call_tensors& tensors) override
   {
-    TORCH_CHECK(call == next_call_, "mhar: site ", call, " is read where site ", next_call_,
-                " is next");
+    const bool is_again = call < next_call_ && is_in_backward();
+    TORCH_CHECK(call == next_call_ || is_again, "mhar: site ", call, " is read where site ",
+                next_call_, " is next");
     const Tensor private_row = in(tensors.private_row);
     const Tensor partial = in(tensors.partial);
     mhar::call_inputs<T> inputs = inputs_of(private_row);
@@ -96,6 +98,10 @@ public:
     outputs.mix = out(tensors.mix);
     outputs.combined = out(tensors.combined);
     const Where here{options_.device()};
+    if (is_again) {
+      mhar::check(router_.recompute(here.context(), call, inputs, outputs));
+      return;
+    }
     mhar::check(router_.route(here.context(), call, inputs, outputs));
     ++next_call_;
   }
@@ -182,6 +188,12 @@ private:
       inputs.private_stride = stride_of(private_row);
     }
     return inputs;
+  }
+
+  //! Checkpointed regions are run again inside of a backward, and nothing else is.
+  [[nodiscard]] static bool is_in_backward()
+  {
+    return torch::autograd::get_current_graph_task_id() != -1;
   }
 
   //! A row's worth of the pass's memory.

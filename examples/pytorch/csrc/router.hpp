@@ -116,6 +116,7 @@ std::tuple<Tensor, Tensor> router_begin(
       plan_of(static_cast<arrangement>(kind), num_calls, static_cast<int>(calls_per_block),
               config.extent, element_of(dtype), config.call_state);
   config.use = training ? mhar::router_use::training : mhar::router_use::inference;
+  config.recompute_calls = training ? 1 : 0;
   if (training && reuse_rows) { config.gradients = mhar::gradient_home::dead_rows; }
 
   std::vector<Tensor> keep;

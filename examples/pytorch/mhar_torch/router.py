@@ -56,6 +56,11 @@ class Router(torch.nn.Module):
     def extra_repr(self):
         return f"sites={self.sites}, width={self.width}, heads={self.heads}, {self.arrangement}"
 
+    def rows_read_by(self, site):
+        if self.arrangement == "full":
+            return site + 1
+        return site // self.calls_per_block + (self.arrangement == "block")
+
     def begin(self, embedding):
         """Starts a pass: the embedding is its first row (delta: it only gives shape and type)."""
         run = Run(self, embedding)
@@ -79,33 +84,44 @@ class Run:
         self._router = router
         self._sizes = embedding.shape
         self._dtype = router.dtype or embedding.dtype
-        self._rows = 0
+        self._next_row = 0
+        self._with_gradients = torch.is_grad_enabled()
         r = router
         self._state, self._token = _ops.router_begin(
             self._sizes, self._dtype, ARRANGEMENT[r.arrangement], r.calls_per_block, r.heads,
             r.query, r.norm_weight, r.bias, r.null_source, r.gate, r.output_norm,
             r.output_norm_weight, r.scale, r.eps, r.output_norm_eps,
-            r.states or self._dtype, torch.is_grad_enabled(), r.reuse_rows)
+            r.states or self._dtype, self._with_gradients, r.reuse_rows)
 
     def write(self, value):
         """The next row, [..., width]: copied, unless it is `next_row()` itself."""
-        self._token = _ops.router_write(self._state, self._token, self._rows,
+        self._check_mode()
+        self._token = _ops.router_write(self._state, self._token, self._next_row,
                                         value.to(self._dtype))
-        self._rows += 1
+        self._next_row += 1
 
     def next_row(self):
         """The place of the next row, for a producer that writes it there (outside of autograd)."""
-        return _ops.router_row(self._state, self._rows)
+        return _ops.router_row(self._state, self._next_row)
 
     def read(self, site, *, private_row=None, partial=None):
         """The mix of a site, [..., width] in the rows' type. Block mode: `private_row` is the sum
         of the block so far. `partial` is added to the (gated) mix."""
+        self._check_mode()
         r = self._router
         with_mix = partial is not None or r.gate is not None or r.output_norm
         y, _, _, self._token = _ops.router_read(
             self._state, self._token, site, self._sizes, with_mix, r.output_norm, private_row,
             partial)
+        # A checkpointed region may come here again: its next row is the one it was.
+        self._next_row = r.rows_read_by(site)
         return y
+
+    def _check_mode(self):
+        if self._with_gradients and not torch.is_grad_enabled():
+            raise RuntimeError(
+                "mhar: this pass began with gradients, and a step without them (under no_grad, or "
+                "in a region of a reentrant checkpoint) would cut its graph")
 
 
 @torch.library.register_fake("mhar::router_begin")

@@ -284,6 +284,24 @@ class OnCpu(unittest.TestCase):
             loss_of(run.read(SITES)).backward()
             self.assert_all_close([leaf.grad for leaf in leaves(*parts)], expected, rtol=0, atol=0)
 
+    def test_checkpointed_reads_and_writes(self):
+        """A whole region of the pass is run again: the same bits, from rows instead of mixes."""
+        for options in ({}, {"output_norm": True}, {"reuse_rows": True}, {"sites": 40}):
+            router, sublayers, embedding = parts = self.make(**options)
+            expected = gradients(router(embedding, sublayers), parts)
+            run = router.begin(embedding)
+            for site, sublayer in enumerate(sublayers):
+                checkpoint(lambda f=sublayer, s=site: run.write(f(run.read(s))),
+                           use_reentrant=False)
+            self.assert_all_close(gradients(run.read(len(sublayers)), parts), expected, rtol=0,
+                                  atol=0)
+
+    def test_steps_without_gradients_are_refused(self):
+        router, sublayers, embedding = self.make()
+        run = router.begin(embedding)
+        with self.assertRaisesRegex(RuntimeError, "reentrant"):
+            checkpoint(lambda e: sublayers[0](run.read(0)), embedding, use_reentrant=True)
+
     def test_rows_written_in_place(self):
         router, _, embedding = self.make()
         with torch.no_grad():
