@@ -176,9 +176,9 @@ class ModelTest(unittest.TestCase):
 class TrainingTest(unittest.TestCase):
     def test_windows_are_neighbours(self):
         text = torch.arange(2000).remainder(251).to(torch.uint8)
-        w = train_text.windows(text, torch.tensor([0, 7, 1000]))
-        self.assertEqual(w.shape, (3, train_text.LENGTH + 1))
-        self.assertTrue(torch.equal(w[1], text[7 : 7 + train_text.LENGTH + 1].long()))
+        w = train_text.windows(text, torch.tensor([0, 7, 1000]), 512)
+        self.assertEqual(w.shape, (3, 512 + 1))
+        self.assertTrue(torch.equal(w[1], text[7 : 7 + 512 + 1].long()))
 
     def test_rate_rises_and_falls_to_a_tenth(self):
         rates = [train_text.rate(step, 1000) for step in range(1001)]
@@ -192,10 +192,21 @@ class TrainingTest(unittest.TestCase):
         self.assertAlmostEqual(result["mean"], -4 / 3)
         self.assertAlmostEqual(result["standard_error"], 1 / 3)
 
+    def test_training_learns(self):
+        """Bytes that follow each other in a circle, and the same losses from the same seed."""
+        size = train_text.Size(replace(TINY, vocabulary=256, mode="full"), 16, 4, 30, 2)
+        text = torch.arange(3000).remainder(50).to(torch.uint8)
+        starts = torch.randint(2000, (30, 4), generator=torch.Generator().manual_seed(1))
+        with mock.patch("train_text.PEAK_RATE", 0.02):
+            runs = [train_text.Training(size.config, size, 1, text.device) for _ in range(2)]
+            one, other = (run.run(text, starts) for run in runs)
+        self.assertEqual(one, other)
+        self.assertLess(one[-1], 0.5 * one[0])
+        self.assertLess(runs[0].validate(text, starts[:2]), 0.5 * one[0])
+
     def test_depth_weights_of_a_model(self):
         model = stirred(tiny(mode="full", routing_heads=4))
-        text = tokens(600).flatten().to(torch.uint8)
-        weights = train_text.mean_depth_weights(model, text, torch.tensor([0, 5]))
+        weights = train_text.mean_depth_weights(model, tokens())
         self.assertEqual([len(rows) for rows in weights], list(range(1, 10)))
         torch.testing.assert_close(torch.tensor(weights[8]).sum(0), torch.ones(4))
         with tempfile.TemporaryDirectory() as folder:
