@@ -157,6 +157,8 @@ TEST_CASE("validate: fold refuses calls that cannot share a sweep")
            [](problem& p, memory&) { p.folded.gate = nullptr; }},
           {code::missing_argument, "folded.null_logit",
            [](problem& p, memory&) { p.folded.null_logit = nullptr; }},
+          {code::unsupported, "folded.null_source",
+           [](problem& p, memory&) { p.extent.norm_width = 2 * width; }},
           {code::bad_shape, "num_sources", [](problem&, memory& m) { m.num_sources[2] = 0; }},
           {code::bad_value, "sites.eps", [](problem&, memory& m) { m.sites[3].eps = 1e-5; }},
           {code::bad_value, "sites.null_source",
@@ -245,6 +247,14 @@ TEST_CASE("validate: advance refuses passes that miss a buffer or a source")
            [](problem& p, memory& m) { p.outputs.weights = m.sum(5); }},
           {code::unsupported, "num_new_rows",
            [](problem& p, memory&) { p.extent.norm_width = 2 * width; }},
+          {code::unsupported, "private_row",
+           [](problem& p, memory& m) {
+             p.extent.norm_width = 2 * width;
+             p.num_new_rows = 0;
+             p.private_row = m.gradients.data();
+             p.private_stride = width;
+             p.private_inverse_rms = m.sum(5);
+           }},
           {code::aliasing, "outputs.y",
            [](problem& p, memory& m) { p.outputs.y.data = m.rows.data(); }},
           {code::aliasing, "outputs.y",
@@ -292,6 +302,12 @@ TEST_CASE("validate: output_gradient refuses a missing or overlapping tensor")
           {code::missing_argument, "mix", [](problem& p, memory&) { p.mix = {}; }},
           {code::missing_argument, "lse", [](problem& p, memory&) { p.lse = nullptr; }},
           {code::missing_argument, "dot", [](problem& p, memory&) { p.dot = nullptr; }},
+          {code::unsupported, "sites.null_source",
+           [](problem& p, memory&) {
+             p.extent.norm_width = 2 * width;
+             p.stage.norm = mhar::output_norm::none;
+             p.stage.norm_weight = {};
+           }},
           {code::bad_value, "call_gradient",
            [](problem& p, memory&) { p.call_gradient.type = mhar::element::float64; }},
           {code::aliasing, "call_gradient",
@@ -324,6 +340,7 @@ TEST_CASE("validate: gather refuses passes outside the sweep and outputs over li
           {code::bad_shape, "num_calls", [](problem& p, memory&) { p.num_calls = largest_int; }},
           {code::bad_shape, "first_call", [](problem& p, memory&) { p.first_call = -1; }},
           {code::bad_shape, "bias_entry", [](problem& p, memory&) { p.bias_entry = 2; }},
+          {code::unsupported, "end", [](problem& p, memory&) { p.extent.norm_width = 2 * width; }},
           {code::bad_shape, "bias_entry", [](problem& p, memory&) { p.bias_entry = -3; }},
           {code::bad_shape, "bias_entry",
            [](problem& p, memory& m) {

@@ -17,16 +17,11 @@ namespace cpu {
 //! Cost         reads the parameters once; no workspace
 //! Execution    calls are shared out on context.run; returns when done
 //! Thread-safe  yes, on different outputs
-//! Errors       what validate() says; code::unsupported for a null source when the width is sharded
+//! Errors       what validate() says
 template <class T>
 [[nodiscard]] status fold(const fold_problem<T>& problem, const context& context) noexcept
 {
   if (const status valid = validate(problem); !valid.ok()) { return valid; }
-  if (problem.folded.null_source != nullptr &&
-      problem.extent.full_width() != problem.extent.width) {
-    return {code::unsupported, "sites.null_source",
-            "the null source's inverse rms needs the whole width on one rank", 0};
-  }
   detail::run_items(context.run, problem.num_calls, problem.extent.width, [&](int call) {
     const const_array gate = problem.gates != nullptr ? problem.gates[call] : const_array{};
     detail::fold_site<T>(problem.extent, problem.sites[call], gate, problem.num_sources[call],

@@ -20,8 +20,7 @@ MHAR_LAUNCHERS_BEGIN
 //! Execution   one kernel per 64 calls, asynchronous on the context's stream; never allocates; may
 //!             be captured. With programmatic launch an empty kernel follows, so that passes may
 //!             read the packed queries before they wait.
-//! Errors      those of validate(problem); unsupported for a null source when the width is sharded;
-//!             cuda
+//! Errors      those of validate(problem); cuda
 template <class T>
 [[nodiscard]] status fold(const fold_problem<T>& problem, const context& where) noexcept;
 

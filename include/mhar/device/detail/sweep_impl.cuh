@@ -22,11 +22,6 @@ status fold(const fold_problem<T>& problem, const context& where) noexcept
 {
   using params = block::fold_sites_params<T, detail::sites_at_once>;
   if (const status valid = validate(problem); !valid.ok()) { return valid; }
-  if (problem.folded.null_source != nullptr &&
-      problem.extent.full_width() != problem.extent.width) {
-    return {code::unsupported, "sites.null_source",
-            "the null source's inverse rms needs the whole width on one rank", 0};
-  }
   detail::device_properties properties;
   if (const status asked = detail::query(properties); !asked.ok()) { return asked; }
   folded_sites<accumulate_t<T>> folded = problem.folded;

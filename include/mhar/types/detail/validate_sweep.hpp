@@ -35,6 +35,14 @@ void check_folded(checker& checks, const folded_sites<Accumulate>& sites,
                  names.bias_stride, "a number of biases must be between 0 and 2^31 - 1");
 }
 
+//! What has an inverse rms of its own needs the whole width on one rank.
+inline void check_whole_width(checker& checks, const shape& extent, bool absent,
+                              const char* argument) noexcept
+{
+  checks.require(absent || extent.full_width() == extent.width, code::unsupported, argument,
+                 "its inverse rms needs the whole width on one rank");
+}
+
 //! Entries [first, first + count) of the sweep.
 inline void check_range(checker& checks, int first, int count, const char* first_name,
                         const char* count_name) noexcept
@@ -127,6 +135,7 @@ status validate(const fold_problem<T>& problem) noexcept
   detail::check_folded(checks, folded, detail::names_as_folded);
   checks.require(folded.bias == nullptr || folded.bias_stride >= problem.num_rows, code::bad_stride,
                  "folded.bias_stride", "the biases of two calls would overlap");
+  detail::check_whole_width(checks, extent, folded.null_source == nullptr, "folded.null_source");
   if (!checks.ok()) { return checks.answer(); }
   detail::region_list<8> outputs;
   detail::add_folded(checks, folded, extent, problem.num_calls, outputs, detail::names_as_folded);
@@ -204,6 +213,7 @@ status validate(const advance_problem<T>& problem) noexcept
                    "a private row belongs to a call that is finished");
   }
   if (problem.private_row != nullptr) {
+    detail::check_whole_width(checks, extent, false, "private_row");
     inputs.add(checks.input(const_matrix{problem.private_row, problem.private_stride}, extent,
                             "private_row"));
     checks.require(problem.private_inverse_rms != nullptr || positions == 0, code::missing_argument,
@@ -253,6 +263,8 @@ status validate(const output_gradient_problem<T>& problem) noexcept
   if (!checks.ok()) { return checks.answer(); }
   detail::check_stage<T>(checks, problem.stage, extent, inputs);
   detail::check_partials(checks, problem.partials, std::int64_t{problem.call} + 1);
+  detail::check_whole_width(checks, extent, problem.sites.null_source == nullptr,
+                            "sites.null_source");
   checks.require(problem.output_gradient || !some, code::missing_argument, dy_name,
                  "the gradient of the output is required");
   checks.require(problem.mix || !some, code::missing_argument, "mix", "the call's mix is required");
@@ -320,6 +332,11 @@ status validate(const gather_problem<T>& problem) noexcept
                  "lse", "the calls' lse is required");
   checks.require(problem.dot != nullptr || problem.num_calls == 0 || !some, code::missing_argument,
                  "dot", "the calls' D is required");
+  checks.require(
+      problem.end == pass_end::keep_all || !problem.row_gradient || problem.num_calls == 0 ||
+          extent.full_width() == extent.width,
+      code::unsupported, "end",
+      "where heads are sharded a row is finished after its head sums are added over ranks");
   if (!checks.ok() || !some) { return checks.answer(); }
   detail::region_list<12> inputs;
   detail::region_list<12> outputs;
