@@ -125,23 +125,14 @@ private:
   large_row_inverse(int row, std::int64_t position) const;
   [[nodiscard]] __device__ __forceinline__ accumulate
   squares_of_later_heads(const accumulate* groups, int first, int sub) const;
-  //! x^-1/2 within two units in the last place: many threads wait for it.
-  [[nodiscard]] static __device__ __forceinline__ float fast_inverse_sqrt(float x)
-  {
-    return rsqrtf(x);
-  }
-  [[nodiscard]] static __device__ __forceinline__ double fast_inverse_sqrt(double x)
-  {
-    return rsqrt(x);
-  }
   [[nodiscard]] __device__ __forceinline__ accumulate inverse_of(int slot, int row,
                                                                  std::int64_t position) const;
   [[nodiscard]] __device__ __forceinline__ accumulate weight_of(accumulate logit,
                                                                 accumulate lse) const;
   [[nodiscard]] __device__ __forceinline__ accumulate given_inverse(int row,
                                                                     std::int64_t position) const;
-  __device__ __forceinline__ void finish_rows(int batch, std::int64_t position);
-  __device__ __forceinline__ void finish_segment(int batch, int first_slot, int slot,
+  __device__ __forceinline__ bool finish_rows(int batch, std::int64_t position);
+  __device__ __forceinline__ bool finish_segment(int batch, int first_slot, int slot,
                                                  std::int64_t position);
 
   // Sums and gradients of rows (detail/route_gradient_rows.cuh).
@@ -165,10 +156,13 @@ private:
   {
     return detail::load_wide<accumulate, width>(from);
   }
-  template <class Element, bool Adds>
+  template <bool HasZero, class Element, bool Adds>
   __device__ __forceinline__ void differentiate_held(int first, int rows, std::int64_t position);
   __device__ __forceinline__ void differentiate_row(int slot, int row, std::int64_t position);
-  __device__ __forceinline__ void differentiate_batch(int batch, std::int64_t position);
+  template <bool HasZero>
+  __device__ __forceinline__ void differentiate_slots(int first, int rows, std::int64_t position);
+  __device__ __forceinline__ void differentiate_batch(int batch, bool has_zero,
+                                                      std::int64_t position);
   __device__ __forceinline__ void differentiate(std::int64_t position);
 
   // lse and mix again (detail/route_gradient_recompute.cuh).

@@ -84,22 +84,24 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::weight_of(a
 
 //! The rows of a batch: their factors in ds = a do + b w + c s, per head (eq. 11 to 14). A segment
 //! of a warp's lanes finishes one row, `finish_lanes` of them a head; all lanes of a warp go the
-//! same way.
+//! same way. Returns whether this thread found a factor of 0.
 template <class T, int Chunks, int Capacity>
-__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_rows(
+__device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::finish_rows(
     int batch, std::int64_t position)
 {
+  bool has_zero = false;
   const gradient_map& map = call_.map;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int in_warp = (static_cast<int>(threadIdx.x) % 32) >> map.segment_shift;
   const int step = (map.num_threads / 32) << map.rows_shift;
   for (int first = warp << map.rows_shift; first < rows_in(batch); first += step) {
-    finish_segment(batch, first, first + in_warp, position);
+    has_zero |= finish_segment(batch, first, first + in_warp, position);
   }
+  return has_zero;
 }
 
 template <class T, int Chunks, int Capacity>
-__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_segment(
+__device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::finish_segment(
     int batch, int first_slot, int slot, std::int64_t position)
 {
   const gradient_map& map = call_.map;
@@ -140,7 +142,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_segm
     for (int offset = map.finish_lanes; offset < map.segment; offset *= 2) {
       squares += __shfl_xor_sync(detail::all_lanes, squares, offset);
     }
-    inverse = fast_inverse_sqrt(squares * inverse_width_ + call_.eps);
+    // Rounded as in the forward pass: a weight is exp(logit - lse), and lse comes from there.
+    inverse = thread::inverse_sqrt(squares * inverse_width_ + call_.eps);
     if (__any_sync(detail::all_lanes, thread::overflowed(squares))) {
       for (int k = 0; k < 32 >> map.segment_shift; ++k) {
         if (first_slot + k >= rows_in(batch)) { break; }
@@ -155,6 +158,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_segm
                               : accumulate{0};
 
   accumulate totals[2] = {0, 0};  // of dl * u and of dl
+  bool has_zero = false;
   for (int first_head = 0; first_head < num_heads; first_head += heads) {
     const int head = first_head + own_head;
     if (first_head > 0) {
@@ -172,18 +176,23 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_segm
         open && num_sources_ > 1 ? gate_ * weight * (sums[1] - sums[3]) : accumulate{0};
     thread::vector<accumulate, 2> factors;
     factors[0] = open ? gate_ * weight : accumulate{0};
-    factors[1] = inverse * dl;
+    factors[1] = dl != 0 ? inverse * dl : accumulate{0};
+    has_zero |= factors[0] == 0 || factors[1] == 0;
     thread::store_vector(arena_ + arena.factors + (slot * num_heads + head) * 2, factors);
     if (rounds_keys()) { arena_[arena.key_factors + slot * num_heads + head] = dl; }
-    // A score may be infinite where the weight is 0.
+    // A score may be infinite where the weight is 0, and an inverse rms not a number.
     if (dl != 0) { totals[0] += dl * score; }
     totals[1] += dl;
   }
   detail::butterfly(totals, map.segment);
   if (lane == 0 && has_row) {
-    arena_[arena.slopes + slot] = -totals[0] * inverse_width_ * inverse * inverse;
+    const accumulate slope =
+        totals[0] != 0 ? -totals[0] * inverse_width_ * inverse * inverse : accumulate{0};
+    has_zero |= slope == 0;
+    arena_[arena.slopes + slot] = slope;
     if (call_.partials.bias != nullptr) { arena_[arena.bias + source] += totals[1]; }
   }
+  return has_zero;
 }
 
 }  // namespace block
