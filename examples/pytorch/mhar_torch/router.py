@@ -20,6 +20,7 @@ class Router(torch.nn.Module):
         x = run.read(len(sublayers))
 
     norm_weight   learn the weight of the keys' norm
+    bias          learn what is added to the logits, [sites + 1, sources]: the null source's first
     output_norm   what is read is an RMSNorm of the mix, with a weight of its own
     states        type in which unfinished sums are kept: the rows' or float32; None means the rows'
     reuse_rows    the backward writes gradients where rows were: half the memory, and no second
@@ -28,8 +29,8 @@ class Router(torch.nn.Module):
     arrangement   "full", "block" or "delta" with `calls_per_block` sites a block
     """
 
-    def __init__(self, sites, width, heads=1, *, norm_weight=True, output_norm=False, scale=1.0,
-                 eps=1e-6, output_norm_eps=1e-6, states=None, reuse_rows=False,
+    def __init__(self, sites, width, heads=1, *, norm_weight=True, bias=False, output_norm=False,
+                 scale=1.0, eps=1e-6, output_norm_eps=1e-6, states=None, reuse_rows=False,
                  arrangement="full", calls_per_block=1, gate=None, dtype=None, device=None,
                  parameter_dtype=torch.float32):
         super().__init__()
@@ -48,7 +49,8 @@ class Router(torch.nn.Module):
         delta = arrangement == "delta"
         self.query = parameter(True, 0.0, width)  # zeros: the average
         self.norm_weight = parameter(norm_weight, 1.0, width)
-        self.bias = None
+        most = self.rows_read_by(sites) + (arrangement != "full")  # a private row, a null source
+        self.bias = parameter(bias, 0.0, most)
         self.null_source = parameter(delta, 0.0, width)
         self.gate = parameter(gate is not None, gate, 1)
         self.output_norm_weight = parameter(output_norm, 1.0, width)

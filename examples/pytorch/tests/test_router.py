@@ -25,6 +25,8 @@ def eager_read(router, site, rows, partial=None):
         keys = keys * router.norm_weight[site]
     heads = (router.heads, -1)
     logits = router.scale * (keys * router.query[site]).unflatten(-1, heads).sum(-1)
+    if router.bias is not None:
+        logits = logits + router.bias[site, : len(rows)].view(-1, *[1] * (logits.dim() - 1))
     y = (torch.softmax(logits, 0).unsqueeze(-1) * s.unflatten(-1, heads)).sum(0).flatten(-2)
     if router.gate is not None:
         y = router.gate[site] * y
@@ -152,18 +154,18 @@ class OnCpu(unittest.TestCase):
 
     def test_full(self):
         for options in ({}, {"output_norm": True}, {"reuse_rows": True}, {"norm_weight": False},
-                        {"gate": 0.5, "scale": 0.7}):
+                        {"bias": True}, {"gate": 0.5, "scale": 0.7}):
             with self.subTest(**options):
                 self.assert_same(full, **options)
 
     def test_block(self):
-        for options in ({}, {"output_norm": True}, {"reuse_rows": True}):
+        for options in ({}, {"output_norm": True}, {"reuse_rows": True}, {"bias": True}):
             with self.subTest(**options):
                 self.assert_same(block, arrangement="block", calls_per_block=PER_BLOCK, **options)
 
     def test_delta(self):
         for options in ({}, {"gate": 0.5}, {"gate": 0.5, "reuse_rows": True},
-                        {"gate": 0.5, "output_norm": True}):
+                        {"gate": 0.5, "output_norm": True, "bias": True}):
             with self.subTest(**options):
                 self.assert_same(delta, arrangement="delta", calls_per_block=PER_BLOCK, **options)
 
