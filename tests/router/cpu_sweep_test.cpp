@@ -3,6 +3,8 @@
 #include "cpu_access.hpp"
 #include "sweep_bodies.hpp"
 
+#include <thread>
+
 namespace {
 template <class T>
 using on = mhar_test::sweep_on<mhar::cpu::backend, T>;
@@ -26,4 +28,35 @@ TEST_CASE("router: the bits do not depend on the number of threads")
   alone.forward();
   together.forward();
   CHECK(alone.backward() == together.backward());
+}
+
+TEST_CASE("router: two threads with a router each get the bits of one")
+{
+  using run_type = mhar_test::sweep_run<mhar::cpu::backend, float>;
+  mhar_test::random_inputs random{272};
+  mhar_test::sweep_options options = mhar_test::random_options(random);
+  options.extent.num_positions = 37;
+  const mhar_test::run_choices choices = [&] {
+    mhar_test::run_choices drawn = mhar_test::random_choices<float>(options.schedule, random);
+    drawn.call_state = drawn.row_state = mhar::element::float32;
+    return drawn;
+  }();
+  const mhar_test::sweep_case<float> data{options, 273};
+  run_type alone{data, choices};
+  alone.forward();
+  const mhar_test::sweep_results expected = alone.backward();
+  mhar::cpu::thread_pool pool{2};
+  int different[2] = {0, 0};
+  const auto loop = [&](int which) {
+    run_type run{data, choices};
+    run.context().run = pool.get();
+    for (int round = 0; round < 10; ++round) {
+      run.forward();
+      if (run.backward() != expected) { ++different[which]; }
+    }
+  };
+  std::thread other{loop, 1};
+  loop(0);
+  other.join();
+  CHECK(different[0] + different[1] == 0);
 }

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Several host threads on the CPU backend: the same inputs, outputs and workspaces of their own.
+#include "cpu/cpu_runs.hpp"
+#include "support/shared_calls.hpp"
+
+#include <mhar/cpu/aligned_memory.hpp>
+
+using namespace mhar_test;
+
+namespace {
+
+template <class T>
+class host_buffer
+{
+public:
+  explicit host_buffer(const std::vector<T>& values) : values_{values} {}
+  [[nodiscard]] T* data() noexcept { return values_.data(); }
+  [[nodiscard]] const std::vector<T>& download() const { return values_; }
+
+private:
+  std::vector<T> values_;
+};
+
+struct cpu_runner
+{
+  mhar::cpu::executor run;
+
+  template <class Problem>
+  void route(const Problem& problem) const
+  {
+    const mhar::cpu::aligned_memory memory{workspace_bytes(problem, mhar::cpu::context{})};
+    mhar::check(mhar::cpu::route(problem, memory.context(run)));
+  }
+  template <class Problem>
+  void route_gradient(const Problem& problem) const
+  {
+    const mhar::cpu::aligned_memory memory{workspace_bytes(problem, mhar::cpu::context{})};
+    mhar::check(mhar::cpu::route_gradient(problem, memory.context(run)));
+  }
+};
+
+const std::vector<mhar::shape> shapes = {{40, 48, 3, 0}, {3, 513, 9, 0}, {1, 8, 1, 0}};
+
+}  // namespace
+
+TEST_CASE("cpu: two threads on the same inputs get the bits of one")
+{
+  random_inputs random{271};
+  mhar::cpu::thread_pool pool{3};
+  for (const mhar::cpu::executor run : {mhar::cpu::executor{}, pool.get()}) {
+    const auto prepare = [run] { return cpu_runner{run}; };
+    CHECK(different_results<float, host_buffer>(shapes, 20, random, prepare) == 0);
+    CHECK(different_results<mhar::bfloat16, host_buffer>(shapes, 20, random, prepare) == 0);
+  }
+}
