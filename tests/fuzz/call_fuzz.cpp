@@ -16,6 +16,7 @@ class cpu_fuzz_backend
 public:
   using memory = cpu_fuzz_memory;
   static constexpr bool merges = true;
+  static constexpr bool infinite_logits_are_nan = true;
   //! What validation accepts is served.
   static bool may_refuse(const mhar::status&) { return false; }
 

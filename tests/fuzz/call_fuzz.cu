@@ -16,6 +16,7 @@ class device_fuzz_backend
 {
 public:
   static constexpr bool merges = false;
+  static constexpr bool infinite_logits_are_nan = false;
   //! What validation accepts is served.
   static bool may_refuse(const mhar::status&) { return false; }
 

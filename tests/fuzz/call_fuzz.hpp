@@ -24,6 +24,14 @@ inline void put_special_values(tensor& array, entropy& choices)
   }
 }
 
+//! Takes a number out of an array.
+inline void without(double number, tensor& array)
+{
+  array.for_each([&](auto... at) {
+    if (array.get(at...) == number) { array.set(at..., 1.0); }
+  });
+}
+
 //! A random call with special values in its inputs, against the reference.
 template <class T, class Backend>
 void fuzz_valid_call(entropy& choices, Backend& backend)
@@ -47,6 +55,12 @@ void fuzz_valid_call(entropy& choices, Backend& backend)
     // Equal weights may add up to a mix of exactly 0 in one type and not in another, and then infinity times it is not said.
     for (tensor* array : {&in.query, &in.norm_weight}) {
       if (choices.once_in(4) && !infinite_factor) { put_special_values(*array, choices); }
+    }
+    if (!Backend::infinite_logits_are_nan) {
+      // A logit of +inf a backend may answer with NaN or by giving it all the weight; a bias of -inf makes none.
+      constexpr double infinity = std::numeric_limits<double>::infinity();
+      for (tensor* array : {&in.query, &in.norm_weight, &in.bias}) { without(infinity, *array); }
+      for (tensor* array : {&in.query, &in.norm_weight}) { without(-infinity, *array); }
     }
     data.loosen(256);
     data.expect();
