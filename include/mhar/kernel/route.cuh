@@ -6,6 +6,7 @@
 #include <mhar/block/detail/route_cluster.cuh>
 #include <mhar/block/detail/route_core.cuh>
 #include <mhar/block/detail/route_keys.cuh>
+#include <mhar/block/detail/route_positions.cuh>
 #include <mhar/block/detail/route_stream.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -123,17 +124,31 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
   complete(position_before, batch_before, count_before, stage_before, parity ^ 1);
 }
 
-//! A cluster of blocks per position, each with some of its columns: for few positions.
-template <class T, int Capacity>
-__global__ void __launch_bounds__(768)
+//! A cluster of blocks per position, each with some of its columns: for few positions. Depth is the tree's.
+template <class T, int Depth, int Capacity>
+__global__ void __launch_bounds__(block::detail::cluster_block<T>::max_threads(Depth))
     route_cluster_kernel(const __grid_constant__ block::route_parameters<T> p,
                          const __grid_constant__ block::row_pointers<T, Capacity> rows,
                          const int units_per_block)
 {
   extern __shared__ uint4 shared_memory[];
   block::detail::release_dependents();
-  block::detail::route_cluster<T, Capacity>{p, rows, units_per_block,
-                                            reinterpret_cast<char*>(shared_memory)}();
+  block::detail::route_cluster<T, Depth, Capacity>{p, rows, units_per_block,
+                                                   reinterpret_cast<char*>(shared_memory)}();
+}
+
+//! A cluster of blocks for some positions: for as many as there are multiprocessors.
+template <class T, int Depth, int Capacity>
+__global__ void __launch_bounds__(32 *
+                                  block::detail::route_positions<T, Depth, Capacity>::max_warps)
+    route_positions_kernel(const __grid_constant__ block::route_parameters<T> p,
+                           const __grid_constant__ block::row_pointers<T, Capacity> rows,
+                           const int units_per_block, const int positions_per_cluster)
+{
+  extern __shared__ uint4 shared_memory[];
+  block::detail::release_dependents();
+  block::detail::route_positions<T, Depth, Capacity>{
+      p, rows, units_per_block, positions_per_cluster, reinterpret_cast<char*>(shared_memory)}();
 }
 
 //! `scratch` holds route_storage and memory_columns of each block, `scratch_stride` elements per block; null when they lie in

@@ -6,6 +6,7 @@
 #include <mhar/config.hpp>
 
 #include <cuda_runtime_api.h>
+#include <cstdint>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
@@ -35,6 +36,13 @@ struct cluster
     __cluster_barrier_arrive();
 #endif
   }
+  //! Orders nothing but the start of the blocks.
+  static __device__ __forceinline__ void arrive_without_order()
+  {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __cluster_barrier_arrive_relaxed();
+#endif
+  }
   static __device__ __forceinline__ void wait()
   {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -58,6 +66,67 @@ struct cluster
     static_cast<void>(block);
     return place;
 #endif
+  }
+};
+
+//! Values that the blocks of a cluster send each other, each a float, and who waits for them: as many as the one thread that
+//! called `open` said, once. Lies in shared memory, in the same place of every block.
+struct cluster_mailbox
+{
+  alignas(8) std::uint64_t barrier;
+
+  //! By one thread, before a barrier of the cluster that comes before everybody's first send.
+  __device__ __forceinline__ void open(int num_values)
+  {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&barrier)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_of(&barrier)),
+        "r"(num_values * 4)
+        : "memory");
+#else
+    static_cast<void>(num_values);
+#endif
+  }
+  //! Writes `value` to the same place of block `block`. In C++: *cluster::in_block(place, block) = value.
+  __device__ __forceinline__ void send(float* place, int block, float value)
+  {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .b32 to, box;\n"
+        "mapa.shared::cluster.u32 to, %0, %2;\n"
+        "mapa.shared::cluster.u32 box, %1, %2;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, [box];\n"
+        "}" ::"r"(address_of(place)),
+        "r"(address_of(&barrier)), "r"(block), "r"(__float_as_uint(value))
+        : "memory");
+#else
+    static_cast<void>(block);
+    *place = value;
+#endif
+  }
+  //! Until all values have come.
+  __device__ __forceinline__ void wait()
+  {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "AGAIN%=:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+        "@!done bra AGAIN%=;\n"
+        "}" ::"r"(address_of(&barrier))
+        : "memory");
+    __syncwarp();
+#endif
+  }
+
+private:
+  [[nodiscard]] static __device__ __forceinline__ std::uint32_t address_of(const void* place)
+  {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(place));
   }
 };
 

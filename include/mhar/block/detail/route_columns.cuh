@@ -64,13 +64,16 @@ public:
       heads_[i] = valid(i) ? p.tree.head_of(chunk(i)) : 0;
     }
   }
-  //! For a block that owns a part of the columns: one chunk, or none.
+  //! For a block that owns a part of the columns: the thread's first chunk, or none.
   __device__ __forceinline__ register_columns(const route_parameters<T>& p, int chunk_of_thread,
                                               bool exists)
-      : first_{exists ? chunk_of_thread : 0}, valid_{exists ? 1 : 0}
+      : first_{exists ? chunk_of_thread : 0},
+        valid_{exists ? (p.tree.num_chunks - chunk_of_thread + 31) / 32 : 0}
   {
-    static_assert(ChunksPerThread == 1, "a thread of a partial block owns one chunk");
-    heads_[0] = p.tree.head_of(first_);
+#pragma unroll
+    for (int i = 0; i < ChunksPerThread; ++i) {
+      heads_[i] = valid(i) ? p.tree.head_of(chunk(i)) : 0;
+    }
   }
   __device__ __forceinline__ void load_weights(const route_parameters<T>& p)
   {

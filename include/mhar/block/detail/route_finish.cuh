@@ -82,7 +82,9 @@ public:
   {
   }
 
-  __device__ __forceinline__ void operator()(std::int64_t position, const accumulate* normalizers)
+  //! normalizers[h] is that of head h.
+  template <class Normalizers>
+  __device__ __forceinline__ void operator()(std::int64_t position, const Normalizers& normalizers)
   {
     const bool normed = p_.norm == output_norm::rms;
     // Columns that are neither stored nor normed are not needed.

@@ -120,38 +120,94 @@ bool launch_cluster(const block::route_parameters<T>& p, const const_rows<T>& ro
                     const device_properties& properties, const context& where,
                     status& outcome) noexcept
 {
-  using cluster = block::detail::cluster_storage<T>;
+  using cluster = block::detail::cluster_block<T>;
   const int num_sources = p.num_rows + (p.null_source ? 1 : 0);
-  if (properties.capability < 90 || num_sources > 32 || (!strided && p.num_rows > cluster_list)) {
+  if (properties.capability < 90 || num_sources > 32 || num_sources == 0 ||
+      (!strided && p.num_rows > cluster_list)) {
     return false;
   }
   const int chunks_per_unit = 32 * p.tree.depth;
   const int units = (p.tree.num_chunks + chunks_per_unit - 1) / chunks_per_unit;
-  std::int64_t blocks = properties.multiprocessors / p.num_positions;
-  blocks = blocks < 8 ? blocks : 8;
   // A machine cannot place as many large clusters at a time as it has room for.
-  if (p.num_positions > 4 && blocks > 4) { blocks = 4; }
+  std::int64_t blocks = properties.multiprocessors * std::int64_t{9} / 10 / p.num_positions;
+  blocks = blocks < 8 ? blocks : 8;
   blocks = blocks < units ? blocks : units;
-  // A single block has no advantage over the stream of batches.
-  if (blocks < 2) { return false; }
+  // With fewer a warp has too much to do one after the other.
+  if (blocks < 4 && blocks < units) { return false; }
   const int units_per_block = (units + static_cast<int>(blocks) - 1) / static_cast<int>(blocks);
   const int size = (units + units_per_block - 1) / units_per_block;
   const int chunks = units_per_block * chunks_per_unit;
-  const int tasks = units_per_block * num_sources;
   const std::size_t bytes = cluster::bytes(p.tree, num_sources, p.num_rows, chunks);
-  if (size < 2 || chunks > 768 ||
+  const int mixing_threads = chunks * cluster::threads_per_chunk;
+  if (size < 2 || mixing_threads > cluster::max_threads(p.tree.depth) ||
       bytes > static_cast<std::size_t>(properties.shared_memory_per_block)) {
     return false;
   }
-  launch_shape shape;
-  shape.grid = static_cast<unsigned>(size * p.num_positions);
-  const int threads = 32 * (tasks < 24 ? tasks : 24);
-  shape.block = static_cast<unsigned>(threads > chunks ? threads : chunks);
-  shape.shared_memory = bytes;
-  shape.cluster = static_cast<unsigned>(size);
-  outcome = launch(where, properties, shape, &kernel::route_cluster_kernel<T, cluster_list>, p,
-                   block::make_row_pointers<T, cluster_list>(rows, p.num_rows), units_per_block);
+  const auto launch_for = [&](auto depth) {
+    constexpr int d = decltype(depth)::value;
+    constexpr int rows_per_task = cluster::rows_per_task(d);
+    const int tasks = units_per_block *
+                      ((p.num_rows + rows_per_task - 1) / rows_per_task + num_sources - p.num_rows);
+    constexpr int max_tasks = cluster::max_threads(d) < 384 ? 8 : 12;
+    const int threads = 32 * (tasks < max_tasks ? tasks : max_tasks);
+    launch_shape shape;
+    shape.grid = static_cast<unsigned>(size * p.num_positions);
+    shape.block = static_cast<unsigned>(threads > mixing_threads ? threads : mixing_threads);
+    shape.shared_memory = bytes;
+    shape.cluster = static_cast<unsigned>(size);
+    return launch(where, properties, shape, &kernel::route_cluster_kernel<T, d, cluster_list>, p,
+                  block::make_row_pointers<T, cluster_list>(rows, p.num_rows), units_per_block);
+  };
+  switch (p.tree.depth) {
+    case 1: outcome = launch_for(cuda::std::integral_constant<int, 1>{}); break;
+    case 2: outcome = launch_for(cuda::std::integral_constant<int, 2>{}); break;
+    default: outcome = launch_for(cuda::std::integral_constant<int, 4>{}); break;
+  }
   return true;
+}
+
+//! Whether clusters of two blocks serve all positions at once, and then the launch.
+template <class T, int Depth>
+bool launch_positions(const block::route_parameters<T>& p, const const_rows<T>& rows, bool strided,
+                      const device_properties& properties, const context& where,
+                      status& outcome) noexcept
+{
+  using positions = block::detail::route_positions<T, Depth, cluster_list>;
+  constexpr int size = 2;
+  const int num_sources = p.num_rows + (p.null_source ? 1 : 0);
+  if (properties.capability < 90 || p.num_rows > positions::max_rows || num_sources == 0 ||
+      (!strided && p.num_rows > cluster_list) || p.updated_row >= 0) {
+    return false;
+  }
+  const int chunks_per_unit = 32 * Depth;
+  const int units = (p.tree.num_chunks + chunks_per_unit - 1) / chunks_per_unit;
+  const int units_per_block = (units + size - 1) / size;
+  const std::int64_t clusters_at_once = properties.multiprocessors / size;
+  const std::int64_t per_cluster = (p.num_positions + clusters_at_once - 1) / clusters_at_once;
+  if (units < size || units_per_block * per_cluster > positions::max_warps) { return false; }
+  const int of_cluster = static_cast<int>(per_cluster);
+  const std::size_t bytes = positions::bytes(p.tree, num_sources, units_per_block, of_cluster);
+  if (bytes > static_cast<std::size_t>(properties.shared_memory_per_block)) { return false; }
+  launch_shape shape;
+  shape.grid = static_cast<unsigned>(size * ((p.num_positions + per_cluster - 1) / per_cluster));
+  shape.block = static_cast<unsigned>(32 * units_per_block * of_cluster);
+  shape.shared_memory = bytes;
+  shape.cluster = size;
+  outcome = launch(
+      where, properties, shape, &kernel::route_positions_kernel<T, Depth, cluster_list>, p,
+      block::make_row_pointers<T, cluster_list>(rows, p.num_rows), units_per_block, of_cluster);
+  return true;
+}
+template <class T>
+bool launch_positions(const block::route_parameters<T>& p, const const_rows<T>& rows, bool strided,
+                      const device_properties& properties, const context& where,
+                      status& outcome) noexcept
+{
+  switch (p.tree.depth) {
+    case 1: return launch_positions<T, 1>(p, rows, strided, properties, where, outcome);
+    case 2: return launch_positions<T, 2>(p, rows, strided, properties, where, outcome);
+    default: return false;  // too much for registers
+  }
 }
 
 template <class T>
@@ -168,7 +224,10 @@ status route_rows(const block::route_parameters<T>& p, const const_rows<T>& rows
     if (is_regular(p) && (strided || p.num_rows <= short_list) &&
         block::rows_are_aligned(rows, p.num_rows, p.num_positions)) {
       status outcome;
-      if (launch_cluster(p, rows, strided, properties, where, outcome)) { return outcome; }
+      if (launch_cluster(p, rows, strided, properties, where, outcome) ||
+          launch_positions(p, rows, strided, properties, where, outcome)) {
+        return outcome;
+      }
       using storage = block::detail::route_storage<accumulate_t<T>>;
       const tuning::route_policy policy = tuning::route_policy_selector{}(
           {p.tree, p.num_rows, static_cast<std::size_t>(p.tree.num_chunks) * 16,
