@@ -340,6 +340,11 @@ TEST_CASE("validate: gather refuses passes outside the sweep and outputs over li
           {code::bad_shape, "num_calls", [](problem& p, memory&) { p.num_calls = largest_int; }},
           {code::bad_shape, "first_call", [](problem& p, memory&) { p.first_call = -1; }},
           {code::bad_shape, "bias_entry", [](problem& p, memory&) { p.bias_entry = 2; }},
+          {code::bad_shape, "bias_entry",
+           [](problem& p, memory&) {
+             p.sites.bias = p.partials.bias = nullptr;
+             p.bias_entry = largest_int;
+           }},
           {code::unsupported, "end", [](problem& p, memory&) { p.extent.norm_width = 2 * width; }},
           {code::bad_shape, "bias_entry", [](problem& p, memory&) { p.bias_entry = -3; }},
           {code::bad_shape, "bias_entry",

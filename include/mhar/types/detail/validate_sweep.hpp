@@ -310,6 +310,9 @@ status validate(const gather_problem<T>& problem) noexcept
   if (!checks.ok()) { return checks.answer(); }
   const int bottom_row = problem.top_row - (problem.num_rows - 1);
   checks.require(bottom_row >= 0, code::bad_shape, "num_rows", "the pass reaches below row 0");
+  checks.require(detail::is_index(std::int64_t{problem.bias_entry} + bottom_row) &&
+                     detail::is_index(std::int64_t{problem.bias_entry} + problem.top_row),
+                 code::bad_shape, "bias_entry", "a row's entry must be between 0 and 2^31 - 1");
   const auto entries_fit = [&](const accumulate* bias, std::int64_t stride) {
     detail::check_bias(checks, bias, stride, std::int64_t{problem.bias_entry} + bottom_row,
                        problem.num_rows, "bias_entry");
