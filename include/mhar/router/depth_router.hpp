@@ -206,6 +206,8 @@ private:
 
   [[nodiscard]] status check_call(int call, const call_inputs<T>& inputs,
                                   const route_outputs<T>& outputs) const noexcept;
+  [[nodiscard]] status check_apart(const matrix& output, int num_rows,
+                                   const char* argument) const noexcept;
   [[nodiscard]] advance_problem<T> pass_over_rows(int opener, int first_call,
                                                   int end_call) const noexcept;
   [[nodiscard]] bool are_routed(int first, int count) const noexcept;

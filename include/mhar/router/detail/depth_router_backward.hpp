@@ -156,6 +156,10 @@ status depth_router<Backend, T>::backward_call(const context& where, int call,
       detail::site_of(config_, call).stage.norm == output_norm::rms) {
     return {code::missing_argument, "combined", "is required with an output norm"};
   }
+  if (const status apart = check_apart(upstream.partial_gradient, last_row_, "partial_gradient");
+      !apart.ok()) {
+    return apart;
+  }
   const const_matrix mixed = upstream.mix ? upstream.mix : mix(call);
   if (!mixed && !empty) {
     return {code::missing_argument, "mix", "is required unless the router keeps it"};
@@ -188,6 +192,9 @@ status depth_router<Backend, T>::private_row_gradient(const context& where, int 
   }
   if (inputs.private_row == nullptr && config_.extent.num_positions != 0) {
     return {code::missing_argument, "private_row", "the schedule has one for this call"};
+  }
+  if (const status apart = check_apart(gradient, last_row_, "row_gradient"); !apart.ok()) {
+    return apart;
   }
   gather_problem<T> problem;
   problem.extent = config_.extent;
@@ -283,6 +290,9 @@ status depth_router<Backend, T>::row_gradient(const context& where, int row,
   if (detail::is_sharded(config_) && gathered_row_ != row) {
     return {code::wrong_order, "row",
             "sharded heads need gather_row and a sum over the ranks first"};
+  }
+  if (const status apart = check_apart(gradient, row + 1, "row_gradient"); !apart.ok()) {
+    return apart;
   }
   gather_problem<T> problem = pass_over_calls(row);
   if (gathered_row_ == row) {

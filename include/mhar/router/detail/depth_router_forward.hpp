@@ -197,6 +197,40 @@ status depth_router<Backend, T>::check_call(int call, const call_inputs<T>& inpu
   if (outputs.mix && keeps_mixes()) {
     return {code::bad_value, "mix", "the router keeps it: see mix()"};
   }
+  const std::pair<const char*, const matrix&> written[] = {{"outputs.y", outputs.y},
+                                                           {"outputs.combined", outputs.combined},
+                                                           {"outputs.mix", outputs.mix}};
+  for (const auto& [argument, output] : written) {
+    if (const status apart = check_apart(output, rows_of(call), argument); !apart.ok()) {
+      return apart;
+    }
+  }
+  return {};
+}
+
+//! Nothing may be written over rows [0, num_rows), which will be read again: a verb knows the rows of its own pass only. What is
+//! wrong with the output itself is left to the verb.
+template <class Backend, class T>
+status depth_router<Backend, T>::check_apart(const matrix& output, int num_rows,
+                                             const char* argument) const noexcept
+{
+  if (!output || num_rows == 0) { return {}; }
+  detail::checker checks;
+  const detail::region written = checks.output(output, config_.extent, argument);
+  const const_rows<T> all = rows();
+  detail::region row =
+      checks.input(const_matrix{all.row(0), all.position_stride}, config_.extent, "rows");
+  if (!checks.ok() || written.empty() || row.empty()) { return {}; }
+  if (all.list == nullptr) {
+    const auto to_last = static_cast<std::uintptr_t>((num_rows - 1) * all.row_stride) * sizeof(T);
+    if (written.end() <= row.begin || row.end() + to_last <= written.begin) { return {}; }
+  }
+  for (int n = 0; n < num_rows; ++n) {
+    row.begin = reinterpret_cast<std::uintptr_t>(all.row(n));
+    if (overlap(written, row)) {
+      return {code::aliasing, argument, "lies over a row that is still to be read"};
+    }
+  }
   return {};
 }
 

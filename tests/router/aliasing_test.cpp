@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A router lets nothing be written over rows that it will read again, whichever pass runs; places of rows to come and of dead rows
+//! are free.
+#include "random_sweep.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace mhar_test;
+
+namespace {
+
+using run_type = sweep_run<naive_backend, double>;
+
+//! Full mode by two levels of passes: most read the newest rows only.
+struct two_levels
+{
+  explicit two_levels(mhar::row_home home) : data{options(), 520}
+  {
+    choices.plan = mhar::custom_plan(data.options.schedule, {1, 2, 1, 2, 1, 1}, {6, 5, 4, 3, 2, 1});
+    choices.rows = home;
+  }
+  static sweep_options options()
+  {
+    sweep_options chosen;
+    chosen.extent = {3, 8, 2};
+    chosen.schedule = mhar::full_schedule(6);
+    chosen.partial = true;
+    return chosen;
+  }
+
+  sweep_case<double> data;
+  run_choices choices;
+};
+
+//! Where row n is, to be written.
+mhar::matrix place_of(run_type& run, int n, std::int64_t position_stride)
+{
+  return {const_cast<double*>(run.router().row(n)), position_stride};
+}
+
+void check_refused(const mhar::status& outcome, const char* argument)
+{
+  CHECK(outcome.code == mhar::code::aliasing);
+  CHECK(std::string{outcome.argument} == argument);
+}
+
+}  // namespace
+
+TEST_CASE("router: nothing is written over rows that are still to be read")
+{
+  for (const mhar::row_home home :
+       {mhar::row_home::block, mhar::row_home::strided, mhar::row_home::listed}) {
+    CAPTURE(static_cast<int>(home));
+    const two_levels pass{home};
+    const std::int64_t width = pass.data.options.extent.width;
+    const std::int64_t stride = home == mhar::row_home::strided ? width * 6 + 5 : width;
+    run_type run{pass.data, pass.choices};
+    auto& router = run.router();
+    run.begin_forward();
+    for (int c = 0; c < 6; ++c) {
+      run.append_row();
+      for (int n = 0; n <= c; ++n) {
+        mhar::route_outputs<double> outputs = run.outputs(c);
+        outputs.y = place_of(run, n, stride);
+        check_refused(router.route(run.context(), c, run.inputs(c), outputs), "outputs.y");
+        outputs = run.outputs(c);
+        outputs.mix = place_of(run, n, stride);
+        check_refused(router.route(run.context(), c, run.inputs(c), outputs), "outputs.mix");
+      }
+      run.route(c);
+    }
+    run.begin_backward();
+    for (int c = 5; c >= 0; --c) {
+      for (int n = 0; n <= c; ++n) {
+        mhar::call_upstream upstream = run.upstream(c);
+        upstream.partial_gradient = place_of(run, n, stride);
+        check_refused(router.backward_call(run.context(), c, upstream), "partial_gradient");
+      }
+      run.backward_call(c);
+      for (int n = 0; n <= c; ++n) {
+        check_refused(router.row_gradient(run.context(), c, place_of(run, n, stride)),
+                      "row_gradient");
+      }
+      run.row_gradient(c);
+    }
+    run.finish_backward();
+    const sweep_distance worst = distance(run.results(), pass.data.expected());
+    CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+  }
+}
+
+TEST_CASE("router: places of rows to come and of dead rows may be written")
+{
+  const two_levels pass{mhar::row_home::block};
+  const std::int64_t width = pass.data.options.extent.width;
+  run_type run{pass.data, pass.choices};
+  auto& router = run.router();
+  run.begin_forward();
+  for (int c = 0; c < 6; ++c) {
+    run.append_row();
+    if (c == 3) {
+      mhar::route_outputs<double> outputs = run.outputs(c);
+      outputs.y = {const_cast<double*>(router.row(4)), width};
+      CHECK(router.route(run.context(), c, run.inputs(c), outputs).ok());
+    }
+    else {
+      run.route(c);
+    }
+  }
+  run.begin_backward();
+  run.backward_call(5);
+  run.row_gradient(5);
+  run.backward_call(4);
+  CHECK(router.row_gradient(run.context(), 4, place_of(run, 5, width)).ok());
+}
