@@ -265,3 +265,17 @@ TEST_CASE("router: inference keeps no lse, no gradients and no partial sums")
   }
   CHECK(router.begin_backward({}).code == mhar::code::wrong_order);
 }
+
+TEST_CASE("router: plans of extents whose bytes do not fit 64 bits are those of small ones")
+{
+  const mhar::depth_schedule schedule = mhar::full_schedule(25);
+  constexpr mhar::element type = mhar::element::float64;
+  const auto members_of = [&](std::int64_t positions) {
+    const mhar::depth_plan plan =
+        mhar::cheapest_plan(schedule, mhar::costs_of({positions, 1 << 18}, type, type, type));
+    std::vector<int> members;
+    for (int c = 0; c < 25; ++c) { members.push_back(plan.forward.pass(c).num_members); }
+    return members;
+  };
+  CHECK(members_of(std::int64_t{1} << 40) == members_of(std::int64_t{1} << 12));
+}

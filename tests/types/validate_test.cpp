@@ -151,6 +151,7 @@ TEST_CASE("validate: a forward call with one bad argument is refused by name")
           {code::bad_value, "site.norm_weight",
            [](problem& p, memory&) { p.site.norm_weight.type = static_cast<mhar::element>(9); }},
           {code::bad_value, "site.scale", [](problem& p, memory&) { p.site.scale = nan_value; }},
+          {code::bad_value, "site.scale", [](problem& p, memory&) { p.site.scale = -1e39; }},
           {code::bad_value, "site.eps", [](problem& p, memory&) { p.site.eps = 0; }},
           {code::bad_value, "site.eps", [](problem& p, memory&) { p.site.eps = -1e-6; }},
           {code::bad_value, "site.eps", [](problem& p, memory&) { p.site.eps = 1e-50; }},

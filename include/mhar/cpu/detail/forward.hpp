@@ -26,11 +26,11 @@ struct forward_scratch
   forward_scratch(arena& memory, std::int64_t width, int num_heads, int members, int range,
                   bool updated = false)
       : queries{memory.take<const accumulate*>(members)},
-        rows{memory.take<const T*>(range + 1)},
-        inverse_rms{memory.take<accumulate>(range + 1)},
+        rows{memory.take<const T*>(std::int64_t{range} + 1)},
+        inverse_rms{memory.take<accumulate>(std::int64_t{range} + 1)},
         weights{memory.take<accumulate>((members == 1 ? std::int64_t{num_heads} : members) *
-                                        (range + 1))},
-        squares{memory.take<accumulate>(range + 1)},
+                                        (std::int64_t{range} + 1))},
+        squares{memory.take<accumulate>(std::int64_t{range} + 1)},
         sums{memory.take<accumulate*>(members)},
         sum_values{memory.take<accumulate>(members * width)},
         lse{memory.take<accumulate>(num_heads)},

@@ -21,7 +21,7 @@ class plan_search
 public:
   plan_search(const std::vector<int>& num_items, const sweep_costs& costs, int max_members)
       : items_{num_items},
-        costs_{costs},
+        costs_{in_range(costs, num_items)},
         size_{static_cast<int>(num_items.size())},
         max_members_{(std::max)(max_members, 1)},
         nodes_(static_cast<std::size_t>(size_ + 1) * static_cast<std::size_t>(size_ + 1)),
@@ -62,6 +62,22 @@ private:
   [[nodiscard]] std::int64_t items(int member) const noexcept
   {
     return items_[static_cast<std::size_t>(member)];
+  }
+
+  //! The costs, or, where those of a whole plan would not fit 64 bits, in a larger unit.
+  static sweep_costs in_range(sweep_costs costs, const std::vector<int>& num_items) noexcept
+  {
+    const auto members = static_cast<std::int64_t>(num_items.size());
+    const std::int64_t range = num_items.empty() ? 0 : num_items.back();
+    constexpr std::int64_t most = (std::numeric_limits<std::int64_t>::max)();
+    std::int64_t* const all[] = {&costs.item, &costs.state, &costs.member, &costs.output,
+                                 &costs.launch};
+    for (std::int64_t* const largest : all) {
+      while (*largest > most / (range + 3 * members + 2) / (members + 1)) {
+        for (std::int64_t* const each : all) { *each /= 2; }
+      }
+    }
+    return costs;
   }
 
   //! A pass over `num_items` items for `count` members, then everything that its kept members still

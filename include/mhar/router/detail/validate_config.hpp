@@ -5,7 +5,6 @@
 #include <mhar/router/router_config.hpp>
 #include <mhar/types/detail/checker.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -85,7 +84,7 @@ template <class T>
   const std::int64_t width = config.extent.width;
   checker checks;
   checks.require(static_cast<bool>(mine.query), code::missing_argument, "query", "is required");
-  checks.require(std::isfinite(mine.scale), code::bad_value, "scale", "must be finite");
+  checks.scale<accumulate_t<T>>(mine.scale, "scale");
   checks.epsilon<accumulate_t<T>>(mine.eps, "eps");
   checks.require(!stage.partial, code::bad_value, "partial", "is given with a call");
   checks.require(stage.norm == output_norm::none || stage.norm == output_norm::rms, code::bad_value,

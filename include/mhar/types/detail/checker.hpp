@@ -140,6 +140,15 @@ public:
             "eps must be positive and finite in the type that arithmetic is done in");
   }
 
+  //! A scale must be finite in the type that the arithmetic uses.
+  template <class Accumulate>
+  void scale(double factor, const char* argument) noexcept
+  {
+    require(std::abs(factor) <= static_cast<double>((std::numeric_limits<Accumulate>::max)()),
+            code::bad_value, argument,
+            "the scale must be finite in the type that arithmetic is done in");
+  }
+
   constexpr void stored(update mode, const char* argument) noexcept
   {
     require(mode == update::store, code::bad_value, argument,

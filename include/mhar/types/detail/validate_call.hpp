@@ -22,8 +22,7 @@ void check_site(checker& checks, const site_parameters& site, const shape& exten
 {
   checks.require(static_cast<bool>(site.query), code::missing_argument, "site.query",
                  "the query is required");
-  checks.require(std::isfinite(site.scale), code::bad_value, "site.scale",
-                 "the scale must be finite");
+  checks.scale<accumulate_t<T>>(site.scale, "site.scale");
   checks.epsilon<accumulate_t<T>>(site.eps, "site.eps");
   checks.require(site.rounding == key_rounding::none || site.rounding == key_rounding::storage ||
                      site.rounding == key_rounding::storage_twice,

@@ -82,6 +82,7 @@ status validate(const reduce_problem<T>& problem) noexcept
     detail::region_list<4> inputs;
     detail::region_list<6> outputs;
     const std::int64_t num_bias = problem.num_bias != nullptr ? problem.num_bias[index] : 0;
+    checks.scale<accumulate_t<T>>(site.scale, "sites.scale");
     inputs.add(checks.input(site.query, queries * extent.width, "sites.query"));
     inputs.add(checks.input(site.norm_weight, extent.width, "sites.norm_weight"));
     outputs.add(checks.output(wanted.query, queries * extent.width, "gradients.query"));
