@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The tests and fuzzers under sanitizers, for as long as one asks:
-#   tests/sanitize.sh address   CPU suites and the seeded fuzzer under the address and undefined-behaviour sanitizers
+#   tests/sanitize.sh address   CPU suites and the seeded fuzzers under the address and undefined-behaviour sanitizers
 #   tests/sanitize.sh thread    CPU suites that use threads, under the thread sanitizer
 #   tests/sanitize.sh fuzz      libFuzzer (clang++) under both of the first
 #   tests/sanitize.sh gpu       GPU suites under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
@@ -24,19 +24,23 @@ build_with() {
 case "$1" in
   address)
     build_with "-fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS" \
-      mhar_test_types mhar_test_thread mhar_test_reference mhar_test_cpu mhar_test_router mhar_fuzz_calls
+      mhar_test_types mhar_test_thread mhar_test_reference mhar_test_cpu mhar_test_router mhar_fuzz_calls \
+      mhar_fuzz_sweeps
     for suite in types thread reference cpu router; do "$build/tests/mhar_test_$suite"; done
-    "$build/tests/mhar_fuzz_calls" "$seconds"
+    for kind in calls sweeps; do "$build/tests/mhar_fuzz_$kind" "$seconds"; done
     ;;
   thread)
     build_with "-fsanitize=thread" mhar_test_cpu mhar_test_router
     for suite in cpu router; do "$build/tests/mhar_test_$suite" --test-case="*executor*,*thread*,*two routers*"; done
     ;;
   fuzz)
-    mkdir -p "$build/corpus"
-    clang++ -std=c++17 -O1 -g -DMHAR_LIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-      -Itests -Iinclude -isystem "${MHAR_EIGEN:-/usr/include/eigen3}" tests/fuzz/call_fuzz.cpp -o "$build/call_fuzz"
-    "$build/call_fuzz" -max_total_time="$seconds" -max_len=512 -print_final_stats=1 "$build/corpus"
+    for kind in call sweep; do
+      mkdir -p "$build/corpus_$kind"
+      clang++ -std=c++17 -O1 -g -DMHAR_LIBFUZZER -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+        -Itests -Iinclude -isystem "${MHAR_EIGEN:-/usr/include/eigen3}" "tests/fuzz/${kind}_fuzz.cpp" -o "$build/${kind}_fuzz"
+      "$build/${kind}_fuzz" -max_total_time="$seconds" -max_len=512 -len_control=0 -print_final_stats=1 \
+        "$build/corpus_$kind"
+    done
     ;;
   gpu)
     cuda=ON build_with "" mhar_test_device_cuda mhar_fuzz_calls_cuda
