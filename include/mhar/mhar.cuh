@@ -32,7 +32,9 @@
 #include <mhar/device/sweep.cuh>
 #include <mhar/kernel/route.cuh>
 #include <mhar/kernel/route_gradient.cuh>
+#include <mhar/kernel/route_resident.cuh>
 #include <mhar/mhar.hpp>
 #include <mhar/tuning/route.hpp>
 #include <mhar/tuning/route_gradient.hpp>
+#include <mhar/tuning/route_resident.hpp>
 #include <mhar/tuning/sweep.hpp>

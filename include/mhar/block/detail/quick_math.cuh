@@ -8,10 +8,26 @@
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
+template <class Accumulate>
+[[nodiscard]] __device__ __forceinline__ Accumulate reciprocal_width(int width)
+{
+  if constexpr (sizeof(Accumulate) == sizeof(float)) {
+    return __frcp_rn(static_cast<float>(width));
+  }
+  else {
+    return Accumulate{1} / width;
+  }
+}
+[[nodiscard]] __device__ __forceinline__ float quick_inverse_rms(float sum_of_squares,
+                                                                 float reciprocal_width, int,
+                                                                 float eps)
+{
+  return rsqrtf(thread::multiply_add(sum_of_squares, reciprocal_width, eps));
+}
 [[nodiscard]] __device__ __forceinline__ float quick_inverse_rms(float sum_of_squares, int width,
                                                                  float eps)
 {
-  return rsqrtf(thread::multiply_add(sum_of_squares, __frcp_rn(static_cast<float>(width)), eps));
+  return quick_inverse_rms(sum_of_squares, reciprocal_width<float>(width), width, eps);
 }
 //! The same where the reciprocal of the width is known, rounded to nearest.
 [[nodiscard]] __device__ __forceinline__ float quick_inverse_rms(float sum_of_squares,

@@ -56,7 +56,12 @@ public:
   using values = thread::vector<accumulate, chunk_width>;
 
   __device__ __forceinline__ explicit register_columns(const route_parameters<T>& p)
-      : first_{warp_of_thread() * 32 * ChunksPerThread + static_cast<int>(threadIdx.x) % 32}
+      : register_columns{p, warp_of_thread()}
+  {
+  }
+  //! For warp `warp` of those that own the columns between them.
+  __device__ __forceinline__ register_columns(const route_parameters<T>& p, int warp)
+      : first_{warp * 32 * ChunksPerThread + static_cast<int>(threadIdx.x) % 32}
   {
     valid_ = (p.tree.num_chunks - first_ + 31) / 32;
 #pragma unroll
@@ -104,6 +109,10 @@ public:
     }
   }
 
+  //! Makes the compiler forget what it has found from the place of the columns: it would keep an address for every output, and
+  //! lack registers for the mix.
+  __device__ __forceinline__ void forget_addresses() { asm volatile("" : "+r"(first_)); }
+
   [[nodiscard]] static constexpr __device__ int size() { return ChunksPerThread; }
   [[nodiscard]] __device__ __forceinline__ int chunk(int i) const { return first_ + 32 * i; }
   [[nodiscard]] __device__ __forceinline__ bool valid(int i) const { return i < valid_; }
@@ -117,6 +126,12 @@ public:
   [[nodiscard]] __device__ __forceinline__ const values& mix(int i) const { return mixes_[i]; }
   __device__ __forceinline__ void set_mix(int i, const values& value) { mixes_[i] = value; }
 
+  //! Chunk i of a parameter.
+  [[nodiscard]] __device__ __forceinline__ values load(const const_array& from, int i,
+                                                       accumulate absent) const
+  {
+    return load_hot_parameter<accumulate, chunk_width>(from, column(i), chunk_width, absent);
+  }
   //! Chunk i of a position of an activation.
   [[nodiscard]] __device__ __forceinline__ values load(const const_matrix& from,
                                                        std::int64_t position, int i) const
@@ -149,6 +164,41 @@ private:
   int heads_[static_cast<std::size_t>(ChunksPerThread)];
   values weights_[static_cast<std::size_t>(ChunksPerThread)];
   values mixes_[static_cast<std::size_t>(ChunksPerThread)];
+};
+
+//! Register columns of calls whose norm weight of o and null source are float and aligned to 16 bytes. Without a call of a
+//! function in between, what a position needs stays in registers. Joined: every chunk exists, and a thread's are of one head.
+template <class T, int ChunksPerThread, bool Joined>
+class plain_columns : public register_columns<T, ChunksPerThread>
+{
+public:
+  using base = register_columns<T, ChunksPerThread>;
+  using base::base;
+  using base::load;
+  using typename base::accumulate;
+  using typename base::values;
+
+  [[nodiscard]] __device__ __forceinline__ bool valid(int i) const
+  {
+    return Joined || base::valid(i);
+  }
+  [[nodiscard]] __device__ __forceinline__ int head(int i) const
+  {
+    return base::head(Joined ? 0 : i);
+  }
+
+  [[nodiscard]] __device__ __forceinline__ values load(const const_array& from, int i,
+                                                       accumulate absent) const
+  {
+    values result;
+    if (from) {
+      return load_accesses<accumulate, base::chunk_width>(static_cast<const float*>(from.data) +
+                                                          base::column(i));
+    }
+#pragma unroll
+    for (int c = 0; c < base::chunk_width; ++c) { result[c] = absent; }
+    return result;
+  }
 };
 
 //! Memory, for any width, head width, type and alignment: the block's warps take 32*depth chunks in turn. `memory` holds the
@@ -217,6 +267,11 @@ public:
     thread::store_elements(mixes_ + column(i), value, count(i));
   }
 
+  [[nodiscard]] __device__ __forceinline__ values load(const const_array& from, int i,
+                                                       accumulate absent) const
+  {
+    return load_hot_parameter<accumulate, chunk_width>(from, column(i), count(i), absent);
+  }
   [[nodiscard]] __device__ __forceinline__ values load(const const_matrix& from,
                                                        std::int64_t position, int i) const
   {

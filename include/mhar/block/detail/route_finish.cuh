@@ -176,8 +176,7 @@ private:
     for (int i = 0; i < columns_.size(); ++i) {
       if (!columns_.valid(i)) { continue; }
       values y = columns_.mix(i);
-      const values weight = load_hot_parameter<accumulate, chunk_width>(
-          p_.output_weight, columns_.column(i), columns_.count(i), accumulate{1});
+      const values weight = columns_.load(p_.output_weight, i, accumulate{1});
 #pragma unroll
       for (int c = 0; c < chunk_width; ++c) { y[c] = y[c] * inverse * weight[c]; }
       columns_.set_mix(i, y);

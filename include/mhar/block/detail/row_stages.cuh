@@ -54,6 +54,20 @@ struct stream_place
   }
 };
 
+//! What the end of a position and a row's delta read is asked for, by one warp, when the position's rows are.
+__device__ __forceinline__ void prefetch_position(const const_matrix& input, int width,
+                                                  std::int64_t position)
+{
+  if (!input) { return; }
+  const int size = size_of(input.type);
+  const char* const from =
+      static_cast<const char*>(input.data) + position * input.position_stride * size;
+  for (int byte = (static_cast<int>(threadIdx.x) & 31) * 128; byte < width * size;
+       byte += 32 * 128) {
+    prefetch_to_l2(from + byte);
+  }
+}
+
 //! Fills the stages. With a copy engine one thread of the warps that serve the heads copies whole rows; without one each thread
 //! copies the chunks of its own columns, and the heads' warps do nothing.
 //!
@@ -98,8 +112,8 @@ public:
         }
       }
       if (place_.batch == 0) {
-        prefetch(p_.partial);
-        prefetch(p_.delta);
+        prefetch_position(p_.partial, p_.tree.width, place_.position);
+        prefetch_position(p_.delta, p_.tree.width, place_.position);
       }
     }
     place_.step(shape_);
@@ -142,19 +156,6 @@ private:
   [[nodiscard]] __device__ __forceinline__ copy_barrier barrier(int stage) const
   {
     return {barriers_ + stage};
-  }
-
-  //! What the end of a position and a row's delta read is asked for when the position's rows are.
-  __device__ __forceinline__ void prefetch(const const_matrix& input) const
-  {
-    if (!input) { return; }
-    const int size = size_of(input.type);
-    const char* const from =
-        static_cast<const char*>(input.data) + place_.position * input.position_stride * size;
-    for (int byte = (static_cast<int>(threadIdx.x) & 31) * 128; byte < p_.tree.width * size;
-         byte += 32 * 128) {
-      prefetch_to_l2(from + byte);
-    }
   }
 
   const route_parameters<T>& p_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <mhar/device/detail/launch.cuh>
+#include <mhar/device/detail/route_resident.cuh>
 #include <mhar/device/route.cuh>
 #include <mhar/kernel/route.cuh>
 #include <mhar/tuning/route.hpp>
@@ -225,7 +226,8 @@ status route_rows(const block::route_parameters<T>& p, const const_rows<T>& rows
         block::rows_are_aligned(rows, p.num_rows, p.num_positions)) {
       status outcome;
       if (launch_cluster(p, rows, strided, properties, where, outcome) ||
-          launch_positions(p, rows, strided, properties, where, outcome)) {
+          launch_positions(p, rows, strided, properties, where, outcome) ||
+          launch_resident<short_list>(p, rows, properties, where, outcome)) {
         return outcome;
       }
       using storage = block::detail::route_storage<accumulate_t<T>>;
