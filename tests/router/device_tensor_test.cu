@@ -251,25 +251,29 @@ TEST_CASE("device tensor sweeps: the bits of a member do not depend on its group
 TEST_CASE("device tensor sweeps: the bits of a position do not depend on the others")
 {
   if (mhar_test::skip_without_gpu()) { return; }
-  for (const int range : {2, 11}) {
-    CAPTURE(range);
-    const std::int64_t width = 8 * 128;
-    group few{{5, width, 8}, 9, range};
-    group many{{700, width, 8}, 9, range};
-    // The first positions of both hold the same rows.
-    const std::vector<bfloat16> source = many.rows.host();
-    std::vector<bfloat16> copied;
-    for (int n = 0; n < range; ++n) {
-      const auto start = source.begin() + n * 700 * width;
-      copied.insert(copied.end(), start, start + 5 * width);
-    }
-    access::upload(few.rows.data(), copied.data(), copied.size() * sizeof(bfloat16));
-    const std::vector<float> of_few = few.forward(9);
-    const std::vector<float> of_many = many.forward(9);
-    for (int c = 0; c < 9; ++c) {
-      CHECK(std::memcmp(&of_few[static_cast<std::size_t>(c * 5 * width)],
-                        &of_many[static_cast<std::size_t>(c * 700 * width)],
-                        static_cast<std::size_t>(5 * width) * sizeof(float)) == 0);
+  // Blocks that fit side by side on a large GPU, and blocks that come in waves.
+  for (const std::int64_t positions : {700, 1300}) {
+    for (const int range : {2, 3, 11}) {
+      CAPTURE(positions);
+      CAPTURE(range);
+      const std::int64_t width = 8 * 128;
+      group few{{5, width, 8}, 9, range};
+      group many{{positions, width, 8}, 9, range};
+      // The first positions of both hold the same rows.
+      const std::vector<bfloat16> source = many.rows.host();
+      std::vector<bfloat16> copied;
+      for (int n = 0; n < range; ++n) {
+        const auto start = source.begin() + n * positions * width;
+        copied.insert(copied.end(), start, start + 5 * width);
+      }
+      access::upload(few.rows.data(), copied.data(), copied.size() * sizeof(bfloat16));
+      const std::vector<float> of_few = few.forward(9);
+      const std::vector<float> of_many = many.forward(9);
+      for (int c = 0; c < 9; ++c) {
+        CHECK(std::memcmp(&of_few[static_cast<std::size_t>(c * 5 * width)],
+                          &of_many[static_cast<std::size_t>(c * positions * width)],
+                          static_cast<std::size_t>(5 * width) * sizeof(float)) == 0);
+      }
     }
   }
 }

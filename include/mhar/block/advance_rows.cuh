@@ -15,14 +15,17 @@ namespace block {
 //! position i. Logits of eight calls are one product on tensor cores whose second operand is the
 //! row as it was loaded; the mix of a call is a sum over its rows in order.
 //!
+//! `Blocks` of them share a multiprocessor: with two, registers are fewer, and a state is loaded only
+//! when its call is due.
+//!
 //! Queries wait in shared memory, a warp's own part of it, from before the kernels in front have
 //! ended; rows and states are then asked for at once.
 //!
 //! Threads      32 per head
-//! Shared       query_bytes per call, up to eight calls, and head
+//! Shared       shared_bytes
 //! Barriers     one when a row is new
 //! Numerics     a position's bits do not depend on the number of calls
-template <int HeadWidth, int Rows, class State>
+template <int HeadWidth, int Rows, class State, int Blocks>
 class advance_rows
 {
 public:
@@ -36,16 +39,21 @@ public:
   //! Of a call and head.
   static constexpr int query_bytes = HeadWidth * 4;
 
-  __device__ __forceinline__ advance_rows(const advance_tensor_params& pass, storage& shared,
-                                          unsigned char* queries)
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_calls, int num_heads)
+  {
+    return static_cast<int>(sizeof(storage)) +
+           (num_calls < 8 ? num_calls : 8) * num_heads * query_bytes;
+  }
+
+  __device__ __forceinline__ advance_rows(const advance_tensor_params& pass, unsigned char* shared)
       : pass_{pass},
-        shared_{shared},
+        shared_{*reinterpret_cast<storage*>(shared)},
         head_{static_cast<int>(threadIdx.x / 32)},
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
         quad_{lane_ % 4},
         inside_{std::int64_t{blockIdx.x} * 8 + row_ < pass.num_positions},
-        queries_{detail::shared_address(queries) +
+        queries_{detail::shared_address(shared) + static_cast<int>(sizeof(storage)) +
                  head_ * ((pass.num_calls < 8 ? pass.num_calls : 8) * query_bytes)}
   {
     const std::int64_t position = std::int64_t{blockIdx.x} * 8 + row_;
@@ -77,7 +85,7 @@ public:
   __device__ __forceinline__ void run()
   {
     load_rows();
-    if (pass_.has_new_row) { find_new_inverse_rms(); }
+    if (pass_.has_new_row) { sum_new_squares(); }
     for (int first = 0; first < pass_.num_calls; first += 8) {
       if (first > 0) {
         __syncwarp();
@@ -87,6 +95,7 @@ public:
       __syncwarp();
       float logits[static_cast<std::size_t>(Rows)][2];
       multiply(first, logits);
+      if (first == 0 && pass_.has_new_row) { find_new_inverse_rms(); }
       for (int j = 0; j < 8 && first + j < pass_.num_calls; ++j) { finish(first + j, j, logits); }
     }
   }
@@ -94,6 +103,7 @@ public:
 private:
   static constexpr int vectors = HeadWidth / 32;
   static constexpr int steps = HeadWidth / 16;
+  static constexpr bool loads_state_early = Blocks == 1 || Rows * vectors <= 12;
 
   [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call) const
   {
@@ -136,7 +146,7 @@ private:
 #pragma unroll
       for (int u = 0; u < vectors; ++u) { rows_[n][u] = load_vector(from + u * 32); }
     }
-    if (pass_.kept) {
+    if (pass_.kept && loads_state_early) {
       state_.load(state_of(0));
       state_lse_ = pass_.state_lse[head_index(0)];
     }
@@ -148,9 +158,9 @@ private:
     }
   }
 
-  //! Squares over the whole width: lanes, then heads in order. The scaled sum serves rows whose
-  //! squares overflow; where this lane's do not, it is a power of two times the other.
-  __device__ __forceinline__ void find_new_inverse_rms()
+  //! Squares of the head's columns. The scaled sum serves rows whose squares overflow; where this
+  //! lane's do not, it is a power of two times the other.
+  __device__ __forceinline__ void sum_new_squares()
   {
     constexpr float scale = thread::overflow_scale<float>;
     float sum = 0;
@@ -173,9 +183,13 @@ private:
       shared_.squares[row_][head_] = sum;
       shared_.scaled_squares[row_][head_] = scaled;
     }
+  }
+  //! Heads in order. In front of its barrier lie the products with the first calls.
+  __device__ __forceinline__ void find_new_inverse_rms()
+  {
     __syncthreads();
-    sum = 0;
-    scaled = 0;
+    float sum = 0;
+    float scaled = 0;
     for (int h = 0; h < pass_.num_heads; ++h) {
       sum += shared_.squares[row_][h];
       scaled += shared_.scaled_squares[row_][h];
@@ -188,15 +202,20 @@ private:
   }
 
   //! <w, s> of eight calls and eight positions: logits[n][e] is call first + row_, position
-  //! 2*quad_ + e. Odd and even steps are sums of their own, so that products wait less for another.
+  //! 2*quad_ + e. With one or two rows, odd and even steps are sums of their own, so that products
+  //! wait less for another.
   __device__ __forceinline__ void multiply(int first,
                                            float (&logits)[static_cast<std::size_t>(Rows)][2]) const
   {
-    float sums[static_cast<std::size_t>(Rows)][2][4];
+    constexpr int chains = Rows <= 2 ? 2 : 1;
+    float sums[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(chains)][4];
 #pragma unroll
     for (int n = 0; n < Rows; ++n) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) { sums[n][0][e] = sums[n][1][e] = 0; }
+      for (int c = 0; c < chains; ++c) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) { sums[n][c][e] = 0; }
+      }
     }
     const bool has_call = first + row_ < pass_.num_calls;
     const std::uint32_t own = queries_ + (has_call ? row_ * query_bytes : 0) + quad_ * 16;
@@ -207,7 +226,7 @@ private:
       if (has_call) { query = detail::load_shared(own + (t ^ swap) * 64); }
 #pragma unroll
       for (int n = 0; n < Rows; ++n) {
-        detail::multiply_add_16(sums[n][t % 2], query.x, query.y, query.z, query.w,
+        detail::multiply_add_16(sums[n][t % chains], query.x, query.y, query.z, query.w,
                                 detail::pair_of(rows_[n][t / 2], t % 2 * 2),
                                 detail::pair_of(rows_[n][t / 2], t % 2 * 2 + 1));
       }
@@ -216,7 +235,22 @@ private:
     for (int n = 0; n < Rows; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        logits[n][e] = (sums[n][0][e] + sums[n][1][e]) + (sums[n][0][e + 2] + sums[n][1][e + 2]);
+        logits[n][e] = sums[n][0][e] + sums[n][0][e + 2];
+        if constexpr (chains == 2) { logits[n][e] += sums[n][1][e] + sums[n][1][e + 2]; }
+      }
+    }
+  }
+
+  //! Makes the rows look changed, so that they are not kept as floats from one call to the next:
+  //! that takes twice their registers.
+  __device__ __forceinline__ void keep_packed()
+  {
+#pragma unroll
+    for (int n = 0; n < Rows; ++n) {
+#pragma unroll
+      for (int u = 0; u < vectors; ++u) {
+        uint4& vector = rows_[n][u];
+        asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
       }
     }
   }
@@ -225,18 +259,21 @@ private:
   __device__ __forceinline__ void finish(int call, int j,
                                          const float (&logits)[static_cast<std::size_t>(Rows)][2])
   {
-    if (pass_.kept && call > 0) {
+    if (pass_.kept && (call > 0 || !loads_state_early)) {
       state_.load(state_of(call));
       state_lse_ = pass_.state_lse[head_index(call)];
     }
+    keep_packed();
     float weights[Rows];
-    const float carried = pass_.kept ? state_lse_ * detail::log2_of_e : -INFINITY;
+    // Products that the compiler must not fuse with the differences below: kernels with another
+    // number of blocks round alike.
+    const float carried = pass_.kept ? __fmul_rn(state_lse_, detail::log2_of_e) : -INFINITY;
     float largest = carried;
 #pragma unroll
     for (int n = 0; n < Rows; ++n) {
       const float even = __shfl_sync(0xffffffffu, logits[n][0], j * 4 + row_ / 2);
       const float odd = __shfl_sync(0xffffffffu, logits[n][1], j * 4 + row_ / 2);
-      weights[n] = (row_ % 2 == 0 ? even : odd) * (inverse_[n] * detail::log2_of_e);
+      weights[n] = __fmul_rn(row_ % 2 == 0 ? even : odd, __fmul_rn(inverse_[n], detail::log2_of_e));
       largest = fmaxf(largest, weights[n]);
     }
     float carried_weight = detail::exp2_approximate(carried - largest);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A forward pass over many rows: rows stream through shared memory in tiles of 16, logits and mixes
-//! are products on tensor cores.
+//! A forward pass over many rows: rows stream through shared memory in tiles of 16 or 8, logits and
+//! mixes are products on tensor cores.
 #pragma once
 
 #include <mhar/block/advance_tiles_layout.cuh>
@@ -15,9 +15,10 @@ MHAR_NAMESPACE_BEGIN
 namespace block {
 
 //! Up to 8*Halves calls and a range of positions, all heads. A unit of work is one head of a
-//! position; warps take units in turn and keep its mixes in registers. Tiles of rows, and the kept
-//! states as a tile of their own, come through a ring that is the warp's own, so no warp waits for
-//! another but for the queries and for the inverse rms of a new row, once.
+//! position; warps take units in turn and keep its mixes in registers. Kept states, then rows, come
+//! eight lines at a time through a ring of slots that is the warp's own, so no warp waits for another
+//! but for the queries and for the inverse rms of a new row, once. A tile of rows is two slots, or
+//! one where no more than eight rows are left.
 //!
 //! Eight calls are one first operand of the logits: their high parts in rows 0 to 7, the low ones in
 //! rows 8 to 15. The logits leave the product in the layout in which the weights are the second
@@ -28,8 +29,8 @@ namespace block {
 //!
 //! Barriers     one, and one more when a row is new
 //! Shared       advance_tiles_layout
-//! Numerics     rows in tiles of 16, softmax online; a call's bits do not depend on the others
-template <int HeadWidth, int Halves, int Stages, class State>
+//! Numerics     rows in tiles, softmax online; a call's bits do not depend on the others
+template <int HeadWidth, int Halves, int Slots, class State>
 class advance_tiles
 {
 public:
@@ -41,19 +42,20 @@ public:
       : pass_{pass},
         first_call_{static_cast<int>(blockIdx.y) * max_calls},
         num_calls_{(min)(pass.num_calls - first_call_, max_calls)},
-        at_{static_cast<int>(blockDim.x / 32), Stages, (min)(pass.num_calls, max_calls),
+        at_{static_cast<int>(blockDim.x / 32), Slots, (min)(pass.num_calls, max_calls),
             pass.num_heads, pass.positions_per_block},
         shared_{shared},
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
         quad_{lane_ % 4},
         first_{std::int64_t{blockIdx.x} * pass.positions_per_block},
-        stages_{shared + static_cast<int>(threadIdx.x / 32) * Stages * layout::stage_bytes}
+        slots_{shared + static_cast<int>(threadIdx.x / 32) * Slots * layout::slot_bytes}
   {
     const std::int64_t rest = pass.num_positions - first_;
     count_ = static_cast<int>(rest < pass.positions_per_block ? rest : pass.positions_per_block);
     next_.start(threadIdx.x / 32, pass.num_heads);
-    next_row_ = states_in_tiles() ? -1 : 0;
+    next_line_ = first_line();
+    find_rows();
   }
 
   //! Reads parameters, and asks for the new row to be brought into the L2 cache: before the kernels
@@ -81,33 +83,43 @@ public:
   __device__ __forceinline__ void run()
   {
 #pragma unroll 1
-    for (int stage = 0; stage < Stages; ++stage) { copy_next(stage); }
+    for (int slot = 0; slot < Slots; ++slot) { copy_next(slot); }
     if (pass_.has_new_row) { sum_new_squares(); }
-    detail::wait_for_copy_groups<Stages>();
+    detail::wait_for_copy_groups<Slots>();
     __syncthreads();
     if (pass_.has_new_row) {
       find_new_inverse_rms();
       __syncthreads();
     }
-    int stage = 0;
+    int slot = 0;
     unit at;
     at.start(threadIdx.x / 32, pass_.num_heads);
 #pragma unroll 1
     for (; at.position < count_; at.step(blockDim.x / 32, pass_.num_heads)) {
-      start(at, stage);
+      start(at, slot);
+      int rest = pass_.num_rows;
 #pragma unroll 1
-      for (int first = 0; first < pass_.num_rows; first += 16) {
-        detail::wait_for_copy_groups<Stages - 1>();
-        const bool last = first + 16 >= pass_.num_rows;
-        if (last && pass_.has_new_row && lane_ == 0) {
-          scalars(stage)[(pass_.num_rows - 1) % 16] = new_inverse_rms()[at.position];
-        }
+      for (; rest > 8; rest -= 16) {
+        detail::wait_for_copy_groups<Slots - 2>();
+        const int other = after(slot);
+        set_new_inverse_rms(at, rest <= 16 ? other : -1);
         __syncwarp();
-        add_tile(at.head, stage, pass_.num_rows - first);
+        add_tile<2>(at.head, slot, rest);
         __syncwarp();
-        if (last) { finish(at, stage); }
-        copy_next(stage);
-        stage = stage + 1 == Stages ? 0 : stage + 1;
+        copy_next(slot);
+        if (rest <= 16) { finish(at, other); }
+        copy_next(other);
+        slot = after(other);
+      }
+      if (rest > 0) {
+        detail::wait_for_copy_groups<Slots - 1>();
+        set_new_inverse_rms(at, slot);
+        __syncwarp();
+        add_tile<1>(at.head, slot, rest);
+        __syncwarp();
+        finish(at, slot);
+        copy_next(slot);
+        slot = after(slot);
       }
     }
   }
@@ -140,13 +152,22 @@ private:
   {
     return sizeof(State) == 2 && pass_.kept;
   }
-  [[nodiscard]] __device__ __forceinline__ std::uint32_t address(int stage) const
+  //! Of a unit, counted in lines: states lie before line 0, a slot for every eight calls.
+  [[nodiscard]] __device__ __forceinline__ int first_line() const
   {
-    return detail::shared_address(stages_) + stage * layout::stage_bytes;
+    return states_in_tiles() ? -8 * Halves : 0;
   }
-  [[nodiscard]] __device__ __forceinline__ float* scalars(int stage) const
+  [[nodiscard]] __device__ __forceinline__ static int after(int slot)
   {
-    return reinterpret_cast<float*>(stages_ + stage * layout::stage_bytes + layout::tile_bytes);
+    return slot + 1 == Slots ? 0 : slot + 1;
+  }
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t address(int slot) const
+  {
+    return detail::shared_address(slots_) + slot * layout::slot_bytes;
+  }
+  [[nodiscard]] __device__ __forceinline__ float* scalars(int slot) const
+  {
+    return reinterpret_cast<float*>(slots_ + slot * layout::slot_bytes + layout::lines_bytes);
   }
   [[nodiscard]] __device__ __forceinline__ float* new_inverse_rms() const
   {
@@ -178,88 +199,102 @@ private:
                        __shfl_sync(0xffffffffu, of_call, quad_ * 8 + 4));
   }
 
-  //! Starts the copies of the next tile of this warp into a stage, as one group: the states of a
-  //! unit, then its rows.
-  __device__ __forceinline__ void copy_next(int stage)
+  //! Points at the rows of the unit to be copied: this lane's vectors of line i, and its line's
+  //! inverse rms.
+  __device__ __forceinline__ void find_rows()
+  {
+    const std::int64_t position = first_ + next_.position;
+    row_ahead_ = pass_.rows + row_ * pass_.row_stride + position * pass_.position_stride +
+                 next_.head * HeadWidth + quad_ * 8;
+    inverse_ahead_ = pass_.inverse_rms + lane_ * pass_.num_positions + position;
+  }
+
+  //! Starts the copies of this warp's next lines into a slot, as one group.
+  __device__ __forceinline__ void copy_next(int slot)
   {
     if (next_.position < count_) {
-      const std::int64_t position = first_ + next_.position;
-      if (next_row_ < 0) {
-        copy_tile(stage, reinterpret_cast<const bfloat16*>(state_of(0, next_)), pass_.slot_stride,
-                  num_calls_);
-        if (lane_ < num_calls_) {
-          detail::copy_async_4(scalars(stage) + lane_, pass_.state_lse + head_index(lane_, next_));
+      if (next_line_ < 0) {
+        const int call = next_line_ + 8 * Halves;
+        const int count = num_calls_ - call;
+        const State* const states = state_of((min)(call + row_, num_calls_ - 1), next_);
+        copy_lines(slot, reinterpret_cast<const bfloat16*>(states) + quad_ * 8, row_ < count);
+        if (lane_ < (min)(count, 8)) {
+          detail::copy_async_4(scalars(slot) + lane_,
+                               pass_.state_lse + head_index(call + lane_, next_));
         }
-        next_row_ = 0;
       }
       else {
-        const int rest = pass_.num_rows - next_row_;
-        copy_tile(stage,
-                  pass_.rows + next_row_ * pass_.row_stride + position * pass_.position_stride +
-                      next_.head * HeadWidth,
-                  pass_.row_stride, rest);
-        if (lane_ < (min)(rest - (pass_.has_new_row ? 1 : 0), 16)) {
-          detail::copy_async_4(
-              scalars(stage) + lane_,
-              pass_.inverse_rms + (next_row_ + lane_) * pass_.num_positions + position);
+        const int count = pass_.num_rows - next_line_;
+        const bool exists = row_ < count;
+        copy_lines(slot, exists ? row_ahead_ : pass_.rows, exists);
+        if (lane_ < (min)(count - (pass_.has_new_row ? 1 : 0), 8)) {
+          detail::copy_async_4(scalars(slot) + lane_, inverse_ahead_);
         }
-        next_row_ += 16;
-        if (next_row_ >= pass_.num_rows) {
-          next_row_ = states_in_tiles() ? -1 : 0;
-          next_.step(blockDim.x / 32, pass_.num_heads);
-        }
+        row_ahead_ += 8 * pass_.row_stride;
+        inverse_ahead_ += 8 * pass_.num_positions;
+      }
+      next_line_ += 8;
+      if (next_line_ >= pass_.num_rows) {
+        next_line_ = first_line();
+        next_.step(blockDim.x / 32, pass_.num_heads);
+        find_rows();
       }
     }
     detail::end_copy_group();
   }
 
-  //! Lines past `count` become zero: they have no weight, and zero times anything else would not do.
-  __device__ __forceinline__ void copy_tile(int stage, const bfloat16* from, std::int64_t stride,
-                                            int count) const
+  //! A lane's vectors of a line. Lines that do not exist become zero: they have no weight, and zero
+  //! times anything else would not do.
+  __device__ __forceinline__ void copy_lines(int slot, const bfloat16* from, bool exists) const
   {
-    const bfloat16* const first = from + quad_ * 8;
-    const std::uint32_t target = address(stage);
+    const std::uint32_t target = address(slot);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int line = half * 8 + row_;
-      const bool exists = line < count;
-      const bfloat16* const source = exists ? first + line * stride : first;
-#pragma unroll
-      for (int u = 0; u < tile::groups; ++u) {
-        detail::copy_async_or_zero(target + vector_offset(half, u), source + u * 32, exists);
-      }
+    for (int u = 0; u < tile::groups; ++u) {
+      detail::copy_async_or_zero(target + vector_offset(u), from + u * 32, exists);
     }
   }
-  //! Of vector 4u + q of line `half`*8 + i.
-  [[nodiscard]] __device__ __forceinline__ int vector_offset(int half, int u) const
+  //! Of vector 4u + q of line i.
+  [[nodiscard]] __device__ __forceinline__ int vector_offset(int u) const
   {
     constexpr int per_period = tile::period / 4;
-    return tile::offset(row_, u % per_period * 4 + quad_) + u / per_period * tile::period * 16 +
-           half * 8 * tile::line_bytes;
+    return tile::offset(row_, u % per_period * 4 + quad_) + u / per_period * tile::period * 16;
   }
-  //! Of vector 2j + (lane_ / 8 % 2) of line lane_ / 16 * 8 + lane_ % 8: how four 8 x 8 matrices of a
-  //! tile's 16 columns are addressed.
-  [[nodiscard]] __device__ __forceinline__ int tile_offset(int j) const
+  //! Of vector 2j + (lane_ / 8 % 2) of line lane_ % 8: how lanes 0 to 15 address two 8 x 8 matrices
+  //! of 16 columns, and lanes 16 to 31 those of another slot.
+  [[nodiscard]] __device__ __forceinline__ int pair_offset(int j) const
   {
     constexpr int per_period = tile::period / 2;
     return tile::offset(lane_ % 8, j % per_period * 2 + lane_ / 8 % 2) +
-           lane_ / 16 * 8 * tile::line_bytes + j / per_period * tile::period * 16;
+           j / per_period * tile::period * 16;
   }
-  //! Of vector 4u + (lane_ / 8) of call `half`*8 + lane_ % 8: the same for 32 columns of eight calls.
-  [[nodiscard]] __device__ __forceinline__ int state_offset(int half, int u) const
+  //! Of vector 4u + (lane_ / 8) of line lane_ % 8: the same for 32 columns of one slot.
+  [[nodiscard]] __device__ __forceinline__ int matrix_offset(int u) const
   {
     constexpr int per_period = tile::period / 4;
     return tile::offset(lane_ % 8, u % per_period * 4 + lane_ / 8) +
-           u / per_period * tile::period * 16 + half * 8 * tile::line_bytes;
+           u / per_period * tile::period * 16;
+  }
+  //! The copies left the place of the new row, the last one of a unit, empty; `slot` holds that row
+  //! where it is not negative.
+  __device__ __forceinline__ void set_new_inverse_rms(const unit& at, int slot) const
+  {
+    if (slot >= 0 && pass_.has_new_row && lane_ == 0) {
+      scalars(slot)[(pass_.num_rows - 1) % 8] = new_inverse_rms()[at.position];
+    }
   }
 
   __device__ __forceinline__ void sum_new_squares();
   __device__ __forceinline__ void find_new_inverse_rms();
-  __device__ __forceinline__ void start(const unit& at, int& stage);
-  __device__ __forceinline__ void add_tile(int head, int stage, int count);
-  __device__ __forceinline__ void weigh(int half, int count, const float (&inverse)[2][2],
-                                        float (&logits)[2][4]);
-  __device__ __forceinline__ void finish(const unit& at, int stage);
+  __device__ __forceinline__ void start(const unit& at, int& slot);
+  template <int Parts>
+  __device__ __forceinline__ void add_tile(int head, int slot, int count);
+  template <int Parts>
+  __device__ __forceinline__ void weigh(int half,
+                                        const float (&inverse)[static_cast<std::size_t>(Parts)][2],
+                                        const float (&bias)[static_cast<std::size_t>(Parts)][2],
+                                        float (&logits)[static_cast<std::size_t>(Parts)][4]);
+  __device__ __forceinline__ void change_reference(int half, float largest, float max_excess);
+  __device__ __forceinline__ void finish(const unit& at, int slot);
 
   const advance_tensor_params& pass_;
   int first_call_;  // of this block
@@ -271,12 +306,14 @@ private:
   int quad_;            // q
   std::int64_t first_;  // position of this block
   int count_;           // of its positions
-  unsigned char* stages_;
-  unit next_;     // to be copied
-  int next_row_;  // below 0: the states
+  unsigned char* slots_;
+  unit next_;      // to be copied
+  int next_line_;  // below 0: the states
+  const bfloat16* row_ahead_;
+  const float* inverse_ahead_;
   float mixes_[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(steps)][4];
-  float largest_[static_cast<std::size_t>(Halves)];
-  float sum_[static_cast<std::size_t>(Halves)];  // of this lane's lines
+  float reference_[static_cast<std::size_t>(Halves)];  // weights are exp2(logit - reference)
+  float sum_[static_cast<std::size_t>(Halves)];        // of this lane's lines
 };
 
 }  // namespace block

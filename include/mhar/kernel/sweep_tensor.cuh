@@ -12,17 +12,16 @@
 MHAR_NAMESPACE_BEGIN
 namespace kernel {
 
-//! One block per eight positions.
-template <int HeadWidth, int Rows, class State>
-__global__ void __launch_bounds__(256, 1)
+//! One block per eight positions, `Blocks` at a time on a multiprocessor.
+template <int HeadWidth, int Rows, class State, int Blocks>
+__global__ void __launch_bounds__(256, Blocks)
     advance_rows_kernel(const __grid_constant__ block::advance_tensor_params pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  using advance = block::advance_rows<HeadWidth, Rows, State>;
-  __shared__ typename advance::storage storage;
+  using advance = block::advance_rows<HeadWidth, Rows, State, Blocks>;
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  advance work{pass, storage, shared};
+  advance work{pass, shared};
   work.prepare();
   block::detail::wait_for_dependencies();
   work.run();
@@ -37,8 +36,8 @@ __global__ void __launch_bounds__(32 * tuning::sweep_policy::advance_warps(Halve
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  block::advance_tiles<HeadWidth, Halves, tuning::sweep_policy::advance_stages, State> work{pass,
-                                                                                            shared};
+  constexpr int slots = tuning::sweep_policy::advance_slots(HeadWidth, Halves);
+  block::advance_tiles<HeadWidth, Halves, slots, State> work{pass, shared};
   work.prepare();
   block::detail::wait_for_dependencies();
   work.run();

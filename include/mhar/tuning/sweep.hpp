@@ -19,12 +19,23 @@ struct sweep_policy
   static constexpr int max_heads = 8;
 
   //! Warps of advance_tiles for 8*halves calls, as many as registers and the queries in shared memory
-  //! leave room for, and tiles that each has on the way.
+  //! leave room for, and slots of eight lines that each has on the way.
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int advance_warps(int halves) noexcept
   {
     return halves == 1 ? 16 : 12;
   }
-  static constexpr int advance_stages = 2;
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int advance_slots(int head_width,
+                                                                    int halves) noexcept
+  {
+    return head_width > 128 ? 4 : head_width > 64 ? 4 + halves : 8;
+  }
+  //! Blocks of advance_rows that a multiprocessor has registers for: rows and a state of `state_bytes`
+  //! per element are held by 256 threads.
+  [[nodiscard]] static constexpr int advance_rows_blocks(int head_width, int rows,
+                                                         int state_bytes) noexcept
+  {
+    return (2 * rows + state_bytes) * head_width <= 1280 ? 2 : 1;
+  }
   //! Positions of a block of advance_tiles; each costs shared memory when a row is new.
   static constexpr int max_positions_per_block = 64;
   //! Warps of gather_tiles that make factors.

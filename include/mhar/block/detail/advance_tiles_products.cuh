@@ -9,8 +9,8 @@ namespace block {
 
 //! Squares of eight positions of a head at a time, over the lanes. The scaled sum serves rows whose
 //! squares overflow; where a lane's do not, it is a power of two times the other.
-template <int HeadWidth, int Halves, int Stages, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::sum_new_squares()
+template <int HeadWidth, int Halves, int Slots, class State>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::sum_new_squares()
 {
   constexpr float scale = thread::overflow_scale<float>;
   auto* const squares = reinterpret_cast<float*>(shared_ + at_.squares);
@@ -50,9 +50,9 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
 }
 
 //! Heads in order.
-template <int HeadWidth, int Halves, int Stages, class State>
+template <int HeadWidth, int Halves, int Slots, class State>
 __device__ __forceinline__ void
-advance_tiles<HeadWidth, Halves, Stages, State>::find_new_inverse_rms()
+advance_tiles<HeadWidth, Halves, Slots, State>::find_new_inverse_rms()
 {
   const auto* const squares = reinterpret_cast<const float*>(shared_ + at_.squares);
   const int scaled_squares = pass_.positions_per_block * pass_.num_heads;
@@ -72,9 +72,9 @@ advance_tiles<HeadWidth, Halves, Stages, State>::find_new_inverse_rms()
 }
 
 //! Mixes, largest logits and sums as the kept states have them, or of nothing.
-template <int HeadWidth, int Halves, int Stages, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::start(
-    const unit& at, int& stage)
+template <int HeadWidth, int Halves, int Slots, class State>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::start(
+    const unit& at, int& slot)
 {
   if (!pass_.kept) {
 #pragma unroll
@@ -84,13 +84,13 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
 #pragma unroll
         for (int e = 0; e < 4; ++e) { mixes_[half][j][e] = 0; }
       }
-      largest_[half] = -INFINITY;
+      reference_[half] = -INFINITY;
       sum_[half] = 0;
     }
     return;
   }
   if constexpr (sizeof(State) == 2) {
-    detail::wait_for_copy_groups<Stages - 1>();
+    detail::wait_for_copy_groups<Slots - Halves>();
     __syncwarp();
   }
 #pragma unroll
@@ -99,7 +99,7 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
 #pragma unroll
       for (int u = 0; u < tile::groups; ++u) {
         std::uint32_t pairs[4];
-        detail::load_transposed(pairs, address(stage) + state_offset(half, u));
+        detail::load_transposed(pairs, address(slot) + matrix_offset(u));
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
           float(&mix)[4] = mixes_[half][2 * u + x / 2];
@@ -123,52 +123,68 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
     const int call = half * 8 + row_;
     float lse = 0;
     if (call < num_calls_) {
-      lse = sizeof(State) == 2 ? scalars(stage)[call] : pass_.state_lse[head_index(call, at)];
+      lse = sizeof(State) == 2 ? scalars(slot)[row_] : pass_.state_lse[head_index(call, at)];
     }
-    largest_[half] = lse * detail::log2_of_e;
+    reference_[half] = lse * detail::log2_of_e;
     sum_[half] = quad_ == 0 ? 1.0f : 0.0f;
-  }
-  if constexpr (sizeof(State) == 2) {
-    __syncwarp();
-    copy_next(stage);
-    stage = stage + 1 == Stages ? 0 : stage + 1;
+    if constexpr (sizeof(State) == 2) {
+      __syncwarp();
+      copy_next(slot);
+      slot = after(slot);
+    }
   }
 }
 
-//! Logits of a tile's lines to weights relative to the largest so far; what was summed before is
-//! brought to the same scale.
-template <int HeadWidth, int Halves, int Stages, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::weigh(
-    int half, int count, const float (&inverse)[2][2], float (&logits)[2][4])
+//! Logits of a tile's lines to weights relative to a reference: a logit that was the largest when
+//! it was chosen. A tile with a much larger one chooses another, and what was summed before is
+//! brought to it; a weight is at most 2^max_excess.
+template <int HeadWidth, int Halves, int Slots, class State>
+template <int Parts>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::weigh(
+    int half, const float (&inverse)[static_cast<std::size_t>(Parts)][2],
+    const float (&bias)[static_cast<std::size_t>(Parts)][2],
+    float (&logits)[static_cast<std::size_t>(Parts)][4])
 {
-  float largest = largest_[half];
+  constexpr float max_excess = 8;
+  float largest = -INFINITY;
 #pragma unroll
-  for (int x = 0; x < 2; ++x) {
+  for (int x = 0; x < Parts; ++x) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       float& logit = logits[x][e];
-      logit = (logit + logits[x][e + 2]) * inverse[x][e];
-      if (x * 8 + quad_ * 2 + e >= count) { logit = -INFINITY; }
+      logit = fmaf(logit + logits[x][e + 2], inverse[x][e], bias[x][e]);
       largest = fmaxf(largest, logit);
     }
   }
-  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-  // Nothing was summed before the first line; there, one spares the products with zero.
-  const float factor =
-      largest_[half] == -INFINITY ? 1.0f : detail::exp2_approximate(largest_[half] - largest);
-  largest_[half] = largest;
-  float sum = sum_[half] * factor;
+  if (__any_sync(0xffffffffu, largest > reference_[half] + max_excess)) {
+    change_reference(half, largest, max_excess);
+  }
 #pragma unroll
-  for (int x = 0; x < 2; ++x) {
+  for (int x = 0; x < Parts; ++x) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      logits[x][e] = detail::exp2_approximate(logits[x][e] - largest);
-      sum += logits[x][e];
+      logits[x][e] = detail::exp2_approximate(logits[x][e] - reference_[half]);
+      sum_[half] += logits[x][e];
     }
   }
-  sum_[half] = sum;
+}
+
+//! For the calls whose largest logit, of this lane's lines, exceeds their reference too far.
+template <int HeadWidth, int Halves, int Slots, class State>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::change_reference(
+    int half, float largest, float max_excess)
+{
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+  const float old = reference_[half];
+  float factor = 1;
+  if (largest > old + max_excess) {
+    reference_[half] = largest;
+    // Nothing was summed before the first line; there, one spares the products with zero.
+    if (old != -INFINITY) { factor = detail::exp2_approximate(old - largest); }
+  }
   if (__any_sync(0xffffffffu, factor != 1.0f)) {
+    sum_[half] *= factor;
     const float2 factors = to_columns(factor);
 #pragma unroll
     for (int j = 0; j < steps; ++j) {
@@ -180,13 +196,15 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
   }
 }
 
-//! The first `count` lines of a tile, or all 16: logits, weights, and their share of the mixes.
-template <int HeadWidth, int Halves, int Stages, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::add_tile(int head,
-                                                                                          int stage,
-                                                                                          int count)
+//! A tile of `Parts` slots, of which the first `count` lines are rows: logits, weights, and their
+//! share of the mixes.
+template <int HeadWidth, int Halves, int Slots, class State>
+template <int Parts>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::add_tile(int head,
+                                                                                         int slot,
+                                                                                         int count)
 {
-  float logits[static_cast<std::size_t>(Halves)][2][4] = {};
+  float logits[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(Parts)][4] = {};
   const int pitch = pass_.num_heads * steps * 64;
   const std::uint32_t queries =
       detail::shared_address(shared_) + at_.queries + head * steps * 64 + quad_ * 16;
@@ -197,12 +215,13 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
     own[half] = queries + (min)(half * 8 + row_, num_calls_ - 1) * pitch;
   }
   const int swap = row_ % 2;
+  const int slots[2] = {slot, after(slot)};
 #pragma unroll
   for (int u = 0; u < tile::groups; ++u) {
-    uint4 lines[2];
+    uint4 lines[static_cast<std::size_t>(Parts)];
 #pragma unroll
-    for (int x = 0; x < 2; ++x) {
-      lines[x] = detail::load_shared(address(stage) + vector_offset(x, u));
+    for (int x = 0; x < Parts; ++x) {
+      lines[x] = detail::load_shared(address(slots[x]) + vector_offset(u));
     }
 #pragma unroll
     for (int half = 0; half < Halves; ++half) {
@@ -210,7 +229,7 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
       for (int v = 0; v < 2; ++v) {
         const uint4 query = detail::load_shared(own[half] + ((2 * u + v) ^ swap) * 64);
 #pragma unroll
-        for (int x = 0; x < 2; ++x) {
+        for (int x = 0; x < Parts; ++x) {
           detail::multiply_add_16(logits[half][x], query.x, query.y, query.z, query.w,
                                   v == 0 ? lines[x].x : lines[x].z,
                                   v == 0 ? lines[x].y : lines[x].w);
@@ -218,45 +237,70 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
       }
     }
   }
-  float inverse[2][2];
+  float inverse[static_cast<std::size_t>(Parts)][2];
+  float bias[static_cast<std::size_t>(Parts)][2];
 #pragma unroll
-  for (int x = 0; x < 2; ++x) {
-    const auto pair = *reinterpret_cast<const float2*>(scalars(stage) + x * 8 + quad_ * 2);
-    inverse[x][0] = pair.x * detail::log2_of_e;
-    inverse[x][1] = pair.y * detail::log2_of_e;
+  for (int x = 0; x < Parts; ++x) {
+    const auto pair = *reinterpret_cast<const float2*>(scalars(slots[x]) + quad_ * 2);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const bool exists = x * 8 + quad_ * 2 + e < count;
+      inverse[x][e] = exists ? (e == 0 ? pair.x : pair.y) * detail::log2_of_e : 0.0f;
+      bias[x][e] = exists ? 0.0f : -INFINITY;
+    }
   }
-  std::uint32_t weights[static_cast<std::size_t>(Halves)][2];
-  std::uint32_t remainders[static_cast<std::size_t>(Halves)][2];
+  std::uint32_t weights[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(Parts)];
+  std::uint32_t remainders[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(Parts)];
 #pragma unroll
   for (int half = 0; half < Halves; ++half) {
-    weigh(half, count, inverse, logits[half]);
+    weigh<Parts>(half, inverse, bias, logits[half]);
 #pragma unroll
-    for (int x = 0; x < 2; ++x) {
+    for (int x = 0; x < Parts; ++x) {
       const float first = logits[half][x][0];
       const float second = logits[half][x][1];
       weights[half][x] = detail::make_pair(first, second);
       remainders[half][x] = detail::make_low_pair(weights[half][x], first, second);
     }
   }
+  if constexpr (Parts == 2) {
+    const std::uint32_t lanes_slot = address(slots[lane_ / 16]);
 #pragma unroll
-  for (int j = 0; j < steps; ++j) {
-    std::uint32_t lines[4];
-    detail::load_transposed(lines, address(stage) + tile_offset(j));
+    for (int j = 0; j < steps; ++j) {
+      std::uint32_t lines[4];
+      detail::load_transposed(lines, lanes_slot + pair_offset(j));
 #pragma unroll
-    for (int half = 0; half < Halves; ++half) {
-      detail::multiply_add_16(mixes_[half][j], lines, weights[half][0], weights[half][1]);
+      for (int half = 0; half < Halves; ++half) {
+        detail::multiply_add_16(mixes_[half][j], lines, weights[half][0], weights[half][1]);
+      }
+#pragma unroll
+      for (int half = 0; half < Halves; ++half) {
+        detail::multiply_add_16(mixes_[half][j], lines, remainders[half][0], remainders[half][1]);
+      }
     }
+  }
+  else {
+    // Eight lines twice are one operand, for both parts of the weights.
 #pragma unroll
-    for (int half = 0; half < Halves; ++half) {
-      detail::multiply_add_16(mixes_[half][j], lines, remainders[half][0], remainders[half][1]);
+    for (int u = 0; u < tile::groups; ++u) {
+      std::uint32_t lines[4];
+      detail::load_transposed(lines, address(slot) + matrix_offset(u));
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+#pragma unroll
+        for (int half = 0; half < Halves; ++half) {
+          detail::multiply_add_16(mixes_[half][2 * u + v], lines[2 * v], lines[2 * v + 1],
+                                  lines[2 * v], lines[2 * v + 1], weights[half][0],
+                                  remainders[half][0]);
+        }
+      }
     }
   }
 }
 
-//! Writes mixes and lse of a unit, through a stage whose tile has been used up.
-template <int HeadWidth, int Halves, int Stages, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>::finish(
-    const unit& at, int stage)
+//! Writes mixes and lse of a unit, through a slot whose lines have been used up.
+template <int HeadWidth, int Halves, int Slots, class State>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::finish(
+    const unit& at, int slot)
 {
 #pragma unroll
   for (int half = 0; half < Halves; ++half) {
@@ -265,7 +309,7 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     if (quad_ == 0 && call < num_calls_) {
-      const float lse = (largest_[half] + __log2f(sum)) * detail::log_of_2;
+      const float lse = (reference_[half] + __log2f(sum)) * detail::log_of_2;
       if (!is_finished(call)) { pass_.state_lse[head_index(call, at)] = lse; }
       else if (pass_.lse != nullptr) {
         pass_.lse[head_index(0, at)] = lse;
@@ -295,32 +339,24 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Stages, State>:
         const float(&mix)[4] = mixes_[half][2 * u + x / 2];
         pairs[x] = detail::make_pair(mix[x % 2 * 2] * factors.x, mix[x % 2 * 2 + 1] * factors.y);
       }
-      detail::store_transposed(address(stage) + state_offset(half, u), pairs);
+      detail::store_transposed(address(slot) + matrix_offset(u), pairs);
     }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int half = 0; half < Halves; ++half) {
-    const int call = half * 8 + row_;
-    if (call >= num_calls_ || (sizeof(State) == 4 && !is_finished(call))) { continue; }
-    bfloat16* const to =
-        (is_finished(call) ? pass_.y + (first_ + at.position) * pass_.y_stride + at.head * HeadWidth
-                           : reinterpret_cast<bfloat16*>(state_of(call, at))) +
-        quad_ * 8;
-#pragma unroll
-    for (int u = 0; u < tile::groups; ++u) {
-      *reinterpret_cast<uint4*>(to + u * 32) =
-          detail::load_shared(address(stage) + vector_offset(half, u));
-    }
-    if (sizeof(State) == 2 && is_finished(call) && pass_.mix != nullptr) {
+    __syncwarp();
+    if (call < num_calls_ && (sizeof(State) == 2 || is_finished(call))) {
+      bfloat16* const to = (is_finished(call) ? pass_.y + (first_ + at.position) * pass_.y_stride +
+                                                    at.head * HeadWidth
+                                              : reinterpret_cast<bfloat16*>(state_of(call, at))) +
+                           quad_ * 8;
+      const bool copies = sizeof(State) == 2 && is_finished(call) && pass_.mix != nullptr;
 #pragma unroll
       for (int u = 0; u < tile::groups; ++u) {
-        *reinterpret_cast<uint4*>(mix_of(at) + quad_ * 8 + u * 32) =
-            detail::load_shared(address(stage) + vector_offset(half, u));
+        const uint4 vector = detail::load_shared(address(slot) + vector_offset(u));
+        *reinterpret_cast<uint4*>(to + u * 32) = vector;
+        if (copies) { *reinterpret_cast<uint4*>(mix_of(at) + quad_ * 8 + u * 32) = vector; }
       }
     }
+    __syncwarp();
   }
-  __syncwarp();
 }
 
 }  // namespace block

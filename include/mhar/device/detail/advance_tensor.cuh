@@ -74,19 +74,31 @@ namespace detail {
   return pass;
 }
 
-//! Few rows: one block per eight positions.
+//! Few rows: one block per eight positions. Where all blocks fit side by side, each gets a
+//! multiprocessor to itself: with room for two, blocks of the next pass come to lie two on one while
+//! others have none, and the pass takes as long as the two. Where they come in waves, two run at a
+//! time as far as their registers allow: one reads while the other computes. Both do the same
+//! arithmetic.
 template <int HeadWidth, int Rows, class State>
 [[nodiscard]] status launch_advance_rows(const block::advance_tensor_params& pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  using advance = block::advance_rows<HeadWidth, Rows, State>;
-  const int calls = pass.num_calls < 8 ? pass.num_calls : 8;
+  constexpr int most =
+      tuning::sweep_policy::advance_rows_blocks(HeadWidth, Rows, static_cast<int>(sizeof(State)));
+  using advance = block::advance_rows<HeadWidth, Rows, State, most>;
   launch_shape shape;
   shape.grid = static_cast<unsigned>((pass.num_positions + 7) / 8);
   shape.block = static_cast<unsigned>(32 * pass.num_heads);
-  shape.shared_memory = static_cast<std::size_t>(calls * pass.num_heads * advance::query_bytes);
-  return launch(where, properties, shape, &kernel::advance_rows_kernel<HeadWidth, Rows, State>,
+  shape.shared_memory =
+      static_cast<std::size_t>(advance::shared_bytes(pass.num_calls, pass.num_heads));
+  if (shape.grid.x > static_cast<unsigned>(properties.multiprocessors)) {
+    return launch(where, properties, shape,
+                  &kernel::advance_rows_kernel<HeadWidth, Rows, State, most>, pass);
+  }
+  const auto alone = static_cast<std::size_t>(properties.shared_memory_per_multiprocessor / 2);
+  if (shape.shared_memory < alone) { shape.shared_memory = alone; }
+  return launch(where, properties, shape, &kernel::advance_rows_kernel<HeadWidth, Rows, State, 1>,
                 pass);
 }
 
@@ -102,8 +114,9 @@ template <int HeadWidth, int Halves, class State>
   pass.positions_per_block = static_cast<int>(positions_per_block(
       pass.num_positions, properties.multiprocessors, policy::max_positions_per_block));
   const int calls = pass.num_calls < most_calls ? pass.num_calls : most_calls;
-  const block::advance_tiles_layout<HeadWidth> layout{warps, policy::advance_stages, calls,
-                                                      pass.num_heads, pass.positions_per_block};
+  const block::advance_tiles_layout<HeadWidth> layout{
+      warps, policy::advance_slots(HeadWidth, Halves), calls, pass.num_heads,
+      pass.positions_per_block};
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>((pass.num_positions + pass.positions_per_block - 1) /
                                           pass.positions_per_block),
