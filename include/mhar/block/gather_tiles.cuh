@@ -18,17 +18,18 @@ namespace block {
 //!   columns  a warp per 32 or 16 columns: the rows' gradients, from the factors of all calls; and dw,
 //!            which stays in registers to the end
 //!   finish   one warp: head sums to the other heads' blocks, results to memory
-//! Nothing but the hand-over of slots and factors makes a warp wait.
+//! Nothing but the hand-over of slots and factors makes a warp wait. Segmented: an object serves one
+//! segment of the calls, and a barrier of the block stands between two.
 //!
 //! Threads      gather_tiles::num_threads
 //! Cluster      the heads
 //! Shared       gather_tiles_layout
 //! Numerics     calls in chunks of 16; a position's bits do not depend on the number of rows
-template <int HeadWidth, int Chunks, int MemberTiles, class State>
+template <int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
 class gather_tiles
 {
 public:
-  using view = detail::gather_tiles_view<HeadWidth, MemberTiles, State>;
+  using view = detail::gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
   static constexpr int score_warps = tuning::sweep_policy::gather_score_warps;
   static constexpr int column_tiles =
       Chunks <= 4 ? 2 : 1;  //!< of a warp: dw of many calls fills the registers
@@ -36,8 +37,9 @@ public:
   static constexpr int copy_warps = Chunks <= 4 ? 2 : 1;
   static constexpr int num_threads = 32 * (score_warps + column_warps + copy_warps + 1);
 
-  __device__ __forceinline__ gather_tiles(const gather_tensor_params& pass, unsigned char* shared)
-      : view_{pass, shared}, shared_{shared}
+  __device__ __forceinline__ gather_tiles(const gather_tensor_params& pass, unsigned char* shared,
+                                          int segment)
+      : view_{pass, shared, segment}, shared_{shared}
   {
   }
 
@@ -57,24 +59,31 @@ public:
     const int warp = static_cast<int>(threadIdx.x / 32);
     if (warp < score_warps) {
       detail::gather_tiles_scores<HeadWidth, score_warps, (Chunks <= score_warps), MemberTiles,
-                                  State>{view_, warp}
+                                  State, Segmented>{view_, warp}
           .run();
     }
     else if (warp < score_warps + column_warps) {
-      detail::gather_tiles_columns<HeadWidth, Chunks, column_tiles, MemberTiles, State>{
+      detail::gather_tiles_columns<HeadWidth, Chunks, column_tiles, MemberTiles, State, Segmented>{
           view_, warp - score_warps}
           .run();
     }
     else if (warp < score_warps + column_warps + copy_warps) {
-      detail::gather_tiles_copies<HeadWidth, copy_warps, MemberTiles, State>{
+      detail::gather_tiles_copies<HeadWidth, copy_warps, MemberTiles, State, Segmented>{
           view_, warp - score_warps - column_warps}
           .run();
     }
-    else if (view_.at.num_slots >= 2 * view::layout::batch) {
-      detail::gather_tiles_finish<HeadWidth, view::layout::batch, MemberTiles, State>{view_}.run();
+    else if (view_.at.num_slots >= 2 * view::layout::max_batch) {
+      detail::gather_tiles_finish<HeadWidth, view::layout::max_batch, MemberTiles, State,
+                                  Segmented>{view_}
+          .run();
+    }
+    else if (view_.at.num_slots >= view::layout::max_batch) {
+      detail::gather_tiles_finish<HeadWidth, view::layout::max_batch / 2, MemberTiles, State,
+                                  Segmented>{view_}
+          .run();
     }
     else {
-      detail::gather_tiles_finish<HeadWidth, 1, MemberTiles, State>{view_}.run();
+      detail::gather_tiles_finish<HeadWidth, 1, MemberTiles, State, Segmented>{view_}.run();
     }
   }
 

@@ -8,7 +8,8 @@ MHAR_NAMESPACE_BEGIN
 namespace block {
 
 //! Byte offsets. The block's: queries (both parts), barriers, the head sums that the cluster sends
-//! [4][H][32], and the ring of factors. Then slots, each all that belongs to one position: gradients
+//! [4][H][batch][members], the ring of factors, and the head sum of every position's finished row
+//! so far (when calls come in segments). Then slots, each all that belongs to one position: gradients
 //! of the calls, rows, kept gradients (where results are put, too), the finished row in float, the
 //! newest call's mix, lse and D of the calls, inverse rms and kept head sums of the rows, and head
 //! sums of every chunk of calls.
@@ -17,11 +18,12 @@ struct gather_tiles_layout
 {
   static constexpr int max_slots = 12;
   static constexpr int num_exchanges = 4;  //!< batches of positions whose head sums are under way
-  static constexpr int batch = 4 / MemberTiles;  //!< positions: their rows are the lanes of a warp
-  static constexpr int num_factors = 8;          //!< chunks in the ring
-  static constexpr int part_bytes = 512;         //!< of one part of a chunk's factors
+  static constexpr int max_batch = 4;      //!< positions
+  static constexpr int num_factors = 8;    //!< chunks in the ring
+  static constexpr int part_bytes = 512;   //!< of one part of a chunk's factors
   static constexpr int factor_bytes = 4 * part_bytes;
   static constexpr int members = 8 * MemberTiles;
+  static constexpr int sent_bytes = max_batch * members * 4;  //!< of a head and batch
   static constexpr int row_bytes = detail::tile_row_bytes<bfloat16, HeadWidth>;
   static constexpr int state_bytes = detail::tile_row_bytes<State, HeadWidth>;
 
@@ -31,6 +33,7 @@ struct gather_tiles_layout
   int barriers;
   int sent_sums;
   int factors;
+  int top_sums;
   int slots;
 
   int rows;  //!< within a slot; the calls' gradients are first
@@ -45,14 +48,17 @@ struct gather_tiles_layout
   int slot_bytes;
   int total;
 
-  MHAR_HOST_DEVICE gather_tiles_layout(int num_calls, int num_rows, int num_heads, int slot_count)
+  //! `num_positions` is that of the block when calls come in segments, and 0 otherwise.
+  MHAR_HOST_DEVICE gather_tiles_layout(int num_calls, int num_rows, int num_heads, int slot_count,
+                                       int num_positions)
       : chunks{(num_calls + 15) / 16}, num_slots{slot_count}
   {
     low_queries = chunks * 16 * row_bytes;
     barriers = 2 * low_queries;
     sent_sums = barriers + (3 * max_slots + 2 * num_factors + num_exchanges) * 8;
-    factors = (sent_sums + num_exchanges * num_heads * 32 * 4 + 15) / 16 * 16;
-    slots = factors + num_factors * factor_bytes;
+    factors = (sent_sums + num_exchanges * num_heads * sent_bytes + 15) / 16 * 16;
+    top_sums = factors + num_factors * factor_bytes;
+    slots = top_sums + (num_positions * 4 + 15) / 16 * 16;
 
     rows = num_calls * row_bytes;
     states = rows + num_rows * row_bytes;

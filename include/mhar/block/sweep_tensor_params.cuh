@@ -77,7 +77,8 @@ struct gather_tensor_params
 
   // Of the kernel that keeps rows in shared memory:
   int positions_per_block = 0;
-  int num_slots = 0;  //!< positions under way at a time
+  int num_slots = 0;          //!< positions under way at a time
+  int calls_per_segment = 0;  //!< num_calls, unless they come in segments
 };
 
 }  // namespace block

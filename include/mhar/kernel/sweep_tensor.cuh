@@ -58,18 +58,25 @@ __global__ void __launch_bounds__(256, MinBlocks)
 }
 
 //! One cluster of the heads per range of positions.
-template <int HeadWidth, int Chunks, int MemberTiles, class State>
+template <int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
 __global__ void __launch_bounds__(
-    block::gather_tiles<HeadWidth, Chunks, MemberTiles, State>::num_threads, 1)
+    block::gather_tiles<HeadWidth, Chunks, MemberTiles, State, Segmented>::num_threads, 1)
     gather_tiles_kernel(const __grid_constant__ block::gather_tensor_params pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  using gather = block::gather_tiles<HeadWidth, Chunks, MemberTiles, State, Segmented>;
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  block::gather_tiles<HeadWidth, Chunks, MemberTiles, State> work{pass, shared};
-  work.prepare();
-  block::detail::wait_for_dependencies();
-  work.run();
+  const int segments =
+      Segmented ? (pass.num_calls + pass.calls_per_segment - 1) / pass.calls_per_segment : 1;
+#  pragma unroll 1
+  for (int segment = 0; segment < segments; ++segment) {
+    gather work{pass, shared, segment};
+    work.prepare();
+    if (segment == 0) { block::detail::wait_for_dependencies(); }
+    work.run();
+    if (Segmented) { __syncthreads(); }
+  }
 #endif
 }
 

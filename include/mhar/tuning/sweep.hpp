@@ -40,6 +40,10 @@ struct sweep_policy
   static constexpr int max_positions_per_block = 64;
   //! Warps of gather_tiles that make factors.
   static constexpr int gather_score_warps = 4;
+  //! Chunks of 16 calls that gather_tiles has registers for; and positions of a block, each with a
+  //! number in shared memory, when there are more.
+  static constexpr int segment_chunks = 4;
+  static constexpr int max_segmented_positions = 1024;
 
   //! Clusters of `num_heads` blocks that a device runs at once, one block per multiprocessor. Where
   //! the parts of the chip hold no whole number of clusters, a tenth of it is out of reach.

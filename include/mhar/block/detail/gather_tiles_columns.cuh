@@ -11,11 +11,11 @@ namespace block::detail {
 //! rounded anyway: their factors and queries need no second part then; dw always has it. Queries stay
 //! in registers where dw leaves any (`Resident`), and of few calls what the next position starts
 //! with is loaded before this one ends (`Ahead`).
-template <int HeadWidth, int Chunks, int Tiles, int MemberTiles, class State>
+template <int HeadWidth, int Chunks, int Tiles, int MemberTiles, class State, bool Segmented>
 class gather_tiles_columns
 {
 public:
-  using view = gather_tiles_view<HeadWidth, MemberTiles, State>;
+  using view = gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ gather_tiles_columns(const view& block, int warp)
@@ -33,12 +33,14 @@ public:
                   block.head * HeadWidth + column_;
     if constexpr (sizeof(State) == 2) {
       next_state_ += block.lane / vectors * pass.slot_stride + block.lane % vectors * 8;
+      next_top_ = pass.row_gradient + block.first * pass.gradient_stride + block.head * HeadWidth +
+                  column_ + block.lane % vectors * 8;
     }
   }
 
   __device__ __forceinline__ void run()
   {
-    const int chunks = block_.at.chunks;
+    const int chunks = block_.chunks();
     ring_place slot;
     ring_place factors;
     fragments now;
@@ -76,7 +78,7 @@ private:
   static constexpr auto tiles = static_cast<std::size_t>(Tiles);
   static constexpr auto member_tiles = static_cast<std::size_t>(MemberTiles);
   static constexpr bool Exact = sizeof(State) == 4;
-  static constexpr bool Resident = Chunks <= 4 && !Exact;
+  static constexpr bool Resident = Chunks <= 4 && !Exact && !Segmented;
   static constexpr bool Ahead = Chunks == 1;
   static constexpr int vectors = 2 * Tiles;  // of a row's columns, 16 bits each
 
@@ -101,7 +103,7 @@ private:
   __device__ __forceinline__ void load_gradients(std::uint32_t (&to)[tiles][4], std::uint32_t slot,
                                                  int chunk) const
   {
-    const int call = (min)(chunk * 16 + of_sixteen_, block_.pass.num_calls - 1);
+    const int call = (min)(chunk * 16 + of_sixteen_, block_.num_calls() - 1);
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
       load_transposed(to[t],
@@ -117,7 +119,7 @@ private:
     for (int t = 0; t < Tiles; ++t) {
       load_transposed(to.rows[t], place + static_cast<std::uint32_t>(of_rows_ + t * 32));
       if constexpr (!Exact) {
-        if (block_.pass.kept) {
+        if (block_.kept()) {
           load_transposed(to.states[t], place + static_cast<std::uint32_t>(of_states_ + t * 32));
         }
       }
@@ -136,7 +138,7 @@ private:
         sums[t][m][0] = sums[t][m][1] = sums[t][m][2] = sums[t][m][3] = 0;
       }
     }
-    if (!block_.pass.kept) { return; }
+    if (!block_.kept()) { return; }
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
       if constexpr (!Exact) {
@@ -248,7 +250,7 @@ private:
                                          const float (&sums)[tiles][member_tiles][4])
   {
     const gather_tensor_params& pass = block_.pass;
-    if (pass.finishes && block_.quad == 0) {
+    if (block_.finishes() && block_.quad == 0) {
       const std::uint32_t top =
           slot + static_cast<std::uint32_t>(block_.at.top + (column_ + block_.row) * 4);
 #pragma unroll
@@ -257,7 +259,7 @@ private:
         store_float(top + t * 64 + 32, sums[t][0][2]);
       }
     }
-    const int first = pass.finishes ? 1 : 0;
+    const int first = block_.finishes() ? 1 : 0;
     if (first < pass.num_rows) {
       if constexpr (!Exact) {
 #pragma unroll
@@ -279,8 +281,12 @@ private:
 #pragma unroll
         for (int x = 0; x * rows < layout::members; ++x) {
           if (m + x * rows >= first && m + x * rows < pass.num_rows) {
-            store_16_bytes(next_state_ + x * rows * pass.slot_stride,
-                           load_16_bytes(from + x * rows * view::state_bytes));
+            State* to = next_state_ + x * rows * pass.slot_stride;
+            if (Segmented && x == 0 && m == 0 && pass.finishes) {
+              if (pass.row_gradient == nullptr) { continue; }
+              to = next_top_;
+            }
+            store_16_bytes(to, load_16_bytes(from + x * rows * view::state_bytes));
           }
         }
       }
@@ -299,6 +305,7 @@ private:
       }
     }
     next_state_ += pass.width;
+    next_top_ += pass.gradient_stride;
   }
 
   //! Adds this block's share of dw to chunk blockIdx.y. All that is there is asked for before the
@@ -309,21 +316,22 @@ private:
     if (pass.query_sums == nullptr) { return; }
     constexpr int at_once = Chunks % 2 == 0 ? 2 : 1;
     constexpr int of_chunk = 8 * Tiles;
-    float* const to = pass.query_sums + blockIdx.y * pass.chunk_stride + block_.head * HeadWidth +
-                      column_ + block_.row;
+    float* const to = pass.query_sums + block_.first_call() * pass.width +
+                      blockIdx.y * pass.chunk_stride + block_.head * HeadWidth + column_ +
+                      block_.row;
 #pragma unroll
     for (int first = 0; first < Chunks; first += at_once) {
       float old[at_once * of_chunk];
 #pragma unroll
       for (int x = 0; x < at_once * of_chunk; ++x) {
         const int call = call_of(first, x);
-        old[x] = call < pass.num_calls ? __ldcg(to + place_of(call, x % of_chunk)) : 0.0f;
+        old[x] = call < block_.num_calls() ? __ldcg(to + place_of(call, x % of_chunk)) : 0.0f;
       }
 #pragma unroll
       for (int x = 0; x < at_once * of_chunk; ++x) {
         const int call = call_of(first, x);
         const int y = x % of_chunk;
-        if (call < pass.num_calls) {
+        if (call < block_.num_calls()) {
           to[place_of(call, y)] =
               old[x] + query_sums_[first + x / of_chunk][y / 8][y / 4 % 2][y % 4];
         }
@@ -346,6 +354,7 @@ private:
   int offset_;      // of its 16 bytes
   int of_rows_;     // places in a slot
   int of_states_;
+  State* next_top_ = nullptr;  // of the finished row, when calls come in segments
   State* next_state_;  // of the position that comes next; of this lane's row, when 16 bits wide
   std::uint32_t queries_[static_cast<std::size_t>(Resident ? Chunks : 1)][tiles][4];
   float query_sums_[static_cast<std::size_t>(Chunks)][tiles][2][4];

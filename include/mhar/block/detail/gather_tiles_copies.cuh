@@ -78,15 +78,16 @@ struct group_copy
 };
 
 //! `Warps` warps take the positions in turn.
-template <int HeadWidth, int Warps, int MemberTiles, class State>
+template <int HeadWidth, int Warps, int MemberTiles, class State, bool Segmented>
 class gather_tiles_copies
 {
 public:
-  using view = gather_tiles_view<HeadWidth, MemberTiles, State>;
+  using view = gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
 
   __device__ __forceinline__ gather_tiles_copies(const view& block, int warp)
       : block_{block},
         warp_{warp},
+        member_{(min)(block.lane, block.pass.num_rows - 1)},
         calls_{block.pass.call_stride, block.lane},
         rows_{block.pass.row_stride, block.lane},
         states_{block.pass.slot_stride, block.lane}
@@ -94,14 +95,15 @@ public:
     const gather_tensor_params& pass = block.pass;
     const std::int64_t position = block.first + warp;
     const std::int64_t column = block.head * HeadWidth;
-    const int member = (min)(block.lane, pass.num_rows - 1);
-    next_gradient_ = pass.call_gradients + position * pass.call_position_stride + column;
+    next_gradient_ = pass.call_gradients + block.first_call() * pass.call_stride +
+                     position * pass.call_position_stride + column;
     next_row_ = pass.rows + position * pass.position_stride + column;
     next_state_ = static_cast<const State*>(pass.states) + position * pass.width + column;
+    next_top_ = pass.row_gradient + position * pass.gradient_stride + column + block.lane * 8;
     next_mix_ = pass.mix + position * pass.mix_position_stride + column + block.lane * 8;
     next_head_ = block.head_index(block.lane, position);
-    next_inverse_ = pass.inverse_rms + position - member * pass.num_positions;
-    next_sum_ = pass.head_sums + position + member * pass.num_positions;
+    next_inverse_ = pass.inverse_rms + position - member_ * pass.num_positions;
+    next_sum_ = pass.head_sums + position + member_ * pass.num_positions;
   }
 
   __device__ __forceinline__ void run()
@@ -122,30 +124,37 @@ private:
   __device__ __forceinline__ void start(std::uint32_t slot) const
   {
     const gather_tensor_params& pass = block_.pass;
-    calls_.start(slot, next_gradient_, pass.num_calls);
+    calls_.start(slot, next_gradient_, block_.num_calls());
     rows_.start(slot + static_cast<std::uint32_t>(block_.at.rows), next_row_, pass.num_rows);
-    if (pass.kept) {
-      states_.start(slot + static_cast<std::uint32_t>(block_.at.states), next_state_,
-                    pass.num_rows);
+    if (block_.kept()) {
+      const std::uint32_t states = slot + static_cast<std::uint32_t>(block_.at.states);
+      if (!block_.top_is_elsewhere()) { states_.start(states, next_state_, pass.num_rows); }
+      else {
+        states_.start(states + view::state_bytes, next_state_ + pass.slot_stride,
+                      pass.num_rows - 1);
+        if (pass.row_gradient != nullptr && block_.lane < HeadWidth / 8) {
+          start_copy(states + static_cast<std::uint32_t>(block_.lane * 16), next_top_);
+        }
+      }
     }
     const std::uint32_t values = slot + static_cast<std::uint32_t>(block_.lane * 4);
-    if (pass.mix != nullptr && block_.lane < HeadWidth / 8) {
+    if (block_.has_mix() && block_.lane < HeadWidth / 8) {
       start_copy(slot + static_cast<std::uint32_t>(block_.at.mix + block_.lane * 16), next_mix_);
     }
     const std::int64_t group = 32 * pass.num_positions * pass.num_heads;
     std::int64_t head = next_head_;
 #pragma unroll 1
-    for (int c = block_.lane; c < pass.num_calls; c += 32) {
+    for (int c = block_.lane; c < block_.num_calls(); c += 32) {
       const auto place = static_cast<std::uint32_t>((c - block_.lane) * 4);
       start_copy_4(values + static_cast<std::uint32_t>(block_.at.lse) + place, pass.lse + head);
-      if (c > 0 || pass.mix == nullptr) {
+      if (c > 0 || !block_.has_mix()) {
         start_copy_4(values + static_cast<std::uint32_t>(block_.at.dot) + place, pass.dot + head);
       }
       head += group;
     }
     if (block_.lane < view::layout::members) {
       start_copy_4(values + static_cast<std::uint32_t>(block_.at.inverse), next_inverse_);
-      if (pass.kept) {
+      if (block_.kept() && (member_ > 0 || !block_.top_is_elsewhere())) {
         start_copy_4(values + static_cast<std::uint32_t>(block_.at.kept_sums), next_sum_);
       }
     }
@@ -157,6 +166,7 @@ private:
     next_gradient_ += Warps * pass.call_position_stride;
     next_row_ += Warps * pass.position_stride;
     next_state_ += Warps * pass.width;
+    next_top_ += Warps * pass.gradient_stride;
     next_mix_ += Warps * pass.mix_position_stride;
     next_head_ += Warps * pass.num_heads;
     next_inverse_ += Warps;
@@ -165,6 +175,7 @@ private:
 
   const view& block_;
   int warp_;
+  int member_;  // of this lane
   group_copy<bfloat16, HeadWidth> calls_;
   group_copy<bfloat16, HeadWidth> rows_;
   group_copy<State, HeadWidth> states_;
@@ -173,6 +184,7 @@ private:
   const bfloat16* next_gradient_;
   const bfloat16* next_row_;
   const State* next_state_;
+  const bfloat16* next_top_;  // of the finished row, when calls come in segments
   const bfloat16* next_mix_;
   std::int64_t next_head_;
   const float* next_inverse_;

@@ -8,51 +8,45 @@
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
-//! Positions in batches, a lane per position and row. Per batch: head sums are sent and the slots
-//! given back; the finished rows of the batch before follow, whose head sums have had time to come.
+//! Positions in batches, as many lanes for each. Per batch: head sums are sent and the slots given
+//! back; the finished rows of the batch before follow, whose head sums have had time to come.
 //!
 //! Ring of head sums: a block sends those of batch b + 4 after it has those of b + 2, which the
 //! others have sent after they were done with those of b.
-template <int HeadWidth, int Batch, int MemberTiles, class State>
+template <int HeadWidth, int Batch, int MemberTiles, class State, bool Segmented>
 class gather_tiles_finish
 {
 public:
-  using view = gather_tiles_view<HeadWidth, MemberTiles, State>;
+  using view = gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ explicit gather_tiles_finish(const view& block)
-      : block_{block},
-        member_{block.lane % layout::members},
-        of_batch_{block.lane / layout::members}
+      : block_{block}, mine_{block.lane / lanes}, part_{block.lane % lanes}
   {
+    next_gradient_ = block.pass.row_gradient + (block.first + mine_) * block.pass.gradient_stride +
+                     block.head * HeadWidth + part_ * 4;
   }
 
   __device__ __forceinline__ void run()
   {
-    const gather_tensor_params& pass = block_.pass;
-    next_gradient_ = pass.row_gradient + block_.first * pass.gradient_stride +
-                     block_.head * HeadWidth + block_.lane;
-    ring_place slot;
+    ring_place slot;  // of this lane's position
+    slot.advance_by(mine_, block_.at.num_slots);
     int place = 0;
     int parity = 0;
     pending last;
 #pragma unroll 1
     for (int p = 0; p < block_.count; p += Batch) {
       pending next;
-      ring_place mine = slot;  // of this lane's position
-#pragma unroll
-      for (int x = 0; x < Batch; ++x) {
-        if (p + x < block_.count) {
-          block_.done(slot.index).wait(slot.phase);
-          take_row(slot.index, x, next);
-          mine.index = of_batch_ == x ? slot.index : mine.index;
-          slot.advance(block_.at.num_slots);
-        }
+      const bool counts = p + mine_ < block_.count;
+      if (counts) {
+        block_.done(slot.index).wait(slot.phase);
+        take(slot.index, p, next);
       }
-      const bool counts = of_batch_ < Batch && p + of_batch_ < block_.count;
-      send_head_sums(mine.index, place, counts, p, next);
       __syncwarp();
-      if (counts && member_ == 0) { block_.empty(mine.index).arrive(); }
+      send_head_sums(slot.index, place, p);
+      __syncwarp();
+      if (counts && part_ == 0) { block_.empty(slot.index).arrive(); }
+      slot.advance_by(Batch, block_.at.num_slots);
       if (p > 0) { finish(p - Batch, (place + 3) % 4, place == 0 ? parity ^ 1 : parity, last); }
       last = next;
       place = (place + 1) % 4;
@@ -63,21 +57,31 @@ public:
   }
 
 private:
-  static constexpr int columns = HeadWidth / 32;
+  static constexpr int lanes = 32 / Batch;  // of a position
+  static constexpr int rounds = (HeadWidth / 4 + lanes - 1) / lanes;
+  static constexpr int values = (layout::members + lanes - 1) / lanes;  // head sums of a lane
 
-  //! What the end of a batch still needs: of the finished rows, this lane's columns; of this lane's
-  //! position and row, the rest.
+  //! What the end of a batch still needs, of this lane's position: four columns of the finished row
+  //! each round, and the kept sums of its rows.
   struct pending
   {
-    float gradient[static_cast<std::size_t>(Batch)][static_cast<std::size_t>(columns)];
-    float row[static_cast<std::size_t>(Batch)][static_cast<std::size_t>(columns)];
+    uint4 gradient[static_cast<std::size_t>(rounds)];
+    uint2 row[static_cast<std::size_t>(rounds)];
+    float kept_sums[static_cast<std::size_t>(values)];
     float inverse;  // of the finished row
-    float kept_sum;
   };
 
   [[nodiscard]] __device__ __forceinline__ std::uint32_t at(int slot, int place) const
   {
     return block_.slot(slot) + static_cast<std::uint32_t>(place);
+  }
+  [[nodiscard]] __device__ __forceinline__ int member(int value) const
+  {
+    return part_ + value * lanes;
+  }
+  [[nodiscard]] __device__ __forceinline__ bool has(int round) const
+  {
+    return HeadWidth / 4 % lanes == 0 || part_ + round * lanes < HeadWidth / 4;
   }
 
   //! sum + the first `count` of `Most` numbers, in order; all loads come first.
@@ -85,61 +89,70 @@ private:
   [[nodiscard]] __device__ __forceinline__ static float add_floats(std::uint32_t from, int distance,
                                                                    int count, float sum)
   {
-    float values[static_cast<std::size_t>(Most)];
+    float numbers[static_cast<std::size_t>(Most)];
 #pragma unroll
     for (int x = 0; x < Most; ++x) {
-      values[x] = x < count ? load_float(from + static_cast<std::uint32_t>(x * distance)) : 0.0f;
+      numbers[x] = x < count ? load_float(from + static_cast<std::uint32_t>(x * distance)) : 0.0f;
     }
 #pragma unroll
-    for (int x = 0; x < Most; ++x) { sum += values[x]; }
+    for (int x = 0; x < Most; ++x) { sum += numbers[x]; }
     return sum;
   }
 
-  __device__ __forceinline__ void take_row(int slot, int x, pending& to) const
+  __device__ __forceinline__ void take(int slot, int p, pending& to) const
   {
-    const std::uint32_t row = at(slot, block_.at.rows + block_.lane / 2 * 4);
-    const std::uint32_t top = at(slot, block_.at.top + block_.lane * 4);
+    const gather_tensor_params& pass = block_.pass;
+    to.inverse = load_float(at(slot, block_.at.inverse));
 #pragma unroll
-    for (int k = 0; k < columns; ++k) {
-      to.gradient[x][k] = load_float(top + k * 128);
-      to.row[x][k] = load_float(row + k * 64);
+    for (int v = 0; v < values; ++v) {
+      to.kept_sums[v] = 0;
+      if (block_.kept() && member(v) < pass.num_rows) {
+        to.kept_sums[v] = load_float(at(slot, block_.at.kept_sums + member(v) * 4));
+      }
+    }
+    if (Segmented && part_ == 0 && block_.segment > 0) {
+      to.kept_sums[0] = load_float(block_.top_sum(p + mine_));
+    }
+    if (!block_.finishes()) { return; }
+    const std::uint32_t top = at(slot, block_.at.top + part_ * 16);
+    const std::uint32_t row = at(slot, block_.at.rows + part_ * 8);
+#pragma unroll
+    for (int k = 0; k < rounds; ++k) {
+      if (has(k)) {
+        to.gradient[k] = load_16_bytes(top + k * lanes * 16);
+        to.row[k] = load_8_bytes(row + k * lanes * 8);
+      }
     }
   }
 
-  __device__ __forceinline__ void send_head_sums(int slot, int place, bool counts, int p,
-                                                 pending& next) const
+  __device__ __forceinline__ void send_head_sums(int slot, int place, int p) const
   {
     const gather_tensor_params& pass = block_.pass;
     const std::uint32_t exchange = block_.exchange(place);
     const int heads = pass.num_heads;
+    const bool counts = p + mine_ < block_.count;
     if (block_.lane == 0) {
       const int positions = (min)(Batch, block_.count - p);
       expect_bytes(exchange, heads, positions * (block_.head == 0 ? pass.num_rows : 1) * 4);
     }
-    float sum = 0;
-    next.inverse = 0;
-    next.kept_sum = 0;
-    if (counts) {
-      const std::uint32_t parts = at(slot, block_.at.head_sums + member_ * 4);
-      for (int chunk = 0; chunk < block_.at.chunks; chunk += 4) {
+    const std::uint32_t to = block_.sent_sums(place, block_.head) +
+                             static_cast<std::uint32_t>(mine_ * layout::members * 4);
+    float top = 0;
+#pragma unroll
+    for (int v = 0; v < values; ++v) {
+      if (!counts || member(v) >= pass.num_rows) { continue; }
+      const std::uint32_t parts = at(slot, block_.at.head_sums + member(v) * 4);
+      float sum = 0;
+      for (int chunk = 0; chunk < block_.chunks(); chunk += 4) {
         sum = add_floats<4>(parts + static_cast<std::uint32_t>(chunk * 64), 64,
-                            block_.at.chunks - chunk, sum);
+                            block_.chunks() - chunk, sum);
       }
-      next.inverse = load_float(at(slot, block_.at.inverse));
-      if (pass.kept) { next.kept_sum = load_float(at(slot, block_.at.kept_sums + member_ * 4)); }
-    }
-    const std::uint32_t to = block_.sent_sums(place, block_.head);
-    if (counts && member_ < pass.num_rows) {
-      send(to + static_cast<std::uint32_t>(block_.lane) * 4, exchange, heads, 0, sum);
+      send(to + static_cast<std::uint32_t>(member(v) * 4), exchange, heads, 0, sum);
+      if (v == 0) { top = sum; }
     }
     // The finished row's to every other block: a lane per block.
-#pragma unroll
-    for (int x = 0; x < Batch; ++x) {
-      const float top = __shfl_sync(0xffffffffu, sum, x * layout::members);
-      if (p + x < block_.count && block_.lane > 0 && block_.lane < heads) {
-        send(to + x * layout::members * 4, exchange, heads, block_.lane, top);
-      }
-    }
+    top = __shfl_sync(0xffffffffu, top, mine_ * lanes);
+    if (counts && part_ > 0 && part_ < heads) { send(to, exchange, heads, part_, top); }
   }
 
   //! The norm's part of the finished rows, and the head sums of the others.
@@ -147,41 +160,46 @@ private:
   {
     const gather_tensor_params& pass = block_.pass;
     wait_for_bytes(block_.exchange(place), parity);
-    const bool counts = of_batch_ < Batch && p + of_batch_ < block_.count;
-    const bool holds = block_.head == 0 && member_ < pass.num_rows && counts;
-    // Lanes without a row of their own read the finished row's.
-    const int m = of_batch_ % Batch * layout::members + (holds ? member_ : 0);
-    const std::uint32_t from = block_.sent_sums(place, 0) + static_cast<std::uint32_t>(m * 4);
-    const float sum =
-        add_floats<tuning::sweep_policy::max_heads>(from, 128, pass.num_heads, last.kept_sum);
-    if (holds && (member_ > 0 || !pass.finishes)) {
-      pass.head_sums[member_ * pass.num_positions + block_.first + p + of_batch_] = sum;
-    }
-    if (pass.finishes && pass.row_gradient != nullptr) {
-      const float correction = -last.inverse * sum * pass.inverse_width;
+    const bool counts = p + mine_ < block_.count;
+    float top = 0;
 #pragma unroll
-      for (int x = 0; x < Batch; ++x) {
-        const float factor = __shfl_sync(0xffffffffu, correction, x * layout::members);
-        const float inverse = __shfl_sync(0xffffffffu, last.inverse, x * layout::members);
-        if (p + x < block_.count) {
-          // r * (r * s): a large row's r^2 would vanish before it meets the row.
-#pragma unroll
-          for (int k = 0; k < columns; ++k) {
-            const std::uint32_t pair = __float_as_uint(last.row[x][k]);
-            const float row = block_.lane % 2 == 0 ? first_of(pair) : second_of(pair);
-            next_gradient_[k * 32] =
-                round_to<bfloat16>(fmaf(factor, inverse * row, last.gradient[x][k]));
-          }
-          next_gradient_ += pass.gradient_stride;
-        }
+    for (int v = 0; v < values; ++v) {
+      const int m = member(v);
+      // The other blocks know the finished row's sum only.
+      if (!counts || m >= pass.num_rows || (block_.head > 0 && m > 0)) { continue; }
+      const std::uint32_t from = block_.sent_sums(place, 0) +
+                                 static_cast<std::uint32_t>((mine_ * layout::members + m) * 4);
+      const float sum = add_floats<tuning::sweep_policy::max_heads>(
+          from, layout::sent_bytes, pass.num_heads, last.kept_sums[v]);
+      if (Segmented && m == 0) { store_float(block_.top_sum(p + mine_), sum); }
+      if (block_.head == 0 && (m > 0 || !pass.finishes)) {
+        pass.head_sums[m * pass.num_positions + block_.first + p + mine_] = sum;
       }
+      if (v == 0) { top = sum; }
     }
+    if (!block_.finishes() || pass.row_gradient == nullptr) { return; }
+    top = __shfl_sync(0xffffffffu, top, mine_ * lanes);
+    const float factor = -last.inverse * top * pass.inverse_width;
+    // r * (r * s): a large row's r^2 would vanish before it meets the row.
+#pragma unroll
+    for (int k = 0; k < rounds; ++k) {
+      if (!counts || !has(k)) { continue; }
+      const auto gradient = [&](std::uint32_t value, float row) {
+        return fmaf(factor, last.inverse * row, __uint_as_float(value));
+      };
+      const uint4& sum = last.gradient[k];
+      const uint2& row = last.row[k];
+      *reinterpret_cast<uint2*>(next_gradient_ + k * lanes * 4) = make_uint2(
+          make_pair(gradient(sum.x, first_of(row.x)), gradient(sum.y, second_of(row.x))),
+          make_pair(gradient(sum.z, first_of(row.y)), gradient(sum.w, second_of(row.y))));
+    }
+    next_gradient_ += Batch * pass.gradient_stride;
   }
 
   const view& block_;
-  int member_;    // of this lane
-  int of_batch_;  // its position
-  bfloat16* next_gradient_ = nullptr;
+  int mine_;  // this lane's position of a batch
+  int part_;  // and its place among that position's lanes
+  bfloat16* next_gradient_;
 };
 
 }  // namespace block::detail

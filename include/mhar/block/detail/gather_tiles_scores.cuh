@@ -9,11 +9,11 @@ namespace block::detail {
 
 //! A warp takes chunks of 16 calls at one position, in turn with the others. Where there are no more
 //! chunks than warps, each warp keeps to one chunk, whose queries stay in registers (`Resident`).
-template <int HeadWidth, int Warps, bool Resident, int MemberTiles, class State>
+template <int HeadWidth, int Warps, bool Resident, int MemberTiles, class State, bool Segmented>
 class gather_tiles_scores
 {
 public:
-  using view = gather_tiles_view<HeadWidth, MemberTiles, State>;
+  using view = gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ gather_tiles_scores(const view& block, int warp)
@@ -23,7 +23,7 @@ public:
 
   __device__ __forceinline__ void run()
   {
-    const int chunks = block_.at.chunks;
+    const int chunks = block_.chunks();
     const int step = chunks < Warps ? Warps / chunks * chunks : Warps;
     if (warp_ >= step) { return; }
     int position = warp_ / chunks;
@@ -61,9 +61,10 @@ private:
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
       const int call = chunk_ * 16 + x * 8 + block_.row;
-      known_[x] = call < pass.num_calls ? call : pass.num_calls - 1;
-      gate_[x] = call < pass.num_calls ? pass.gate[call] : 0.0f;
-      logit_gate_[x] = call < pass.num_calls ? pass.logit_gate[call] : 0.0f;
+      known_[x] = call < block_.num_calls() ? call : block_.num_calls() - 1;
+      gate_[x] = call < block_.num_calls() ? pass.gate[block_.first_call() + call] : 0.0f;
+      logit_gate_[x] =
+          call < block_.num_calls() ? pass.logit_gate[block_.first_call() + call] : 0.0f;
       exponent_[x] = logit_gate_[x] == 0 ? 0.0f : 1.0f;
     }
     queries_ = block_.address((chunk_ * 16 + block_.lane % 16) * row_bytes + block_.lane / 16 * 16);
@@ -83,7 +84,7 @@ private:
                                            float (&dots)[4]) const
   {
     const gather_tensor_params& pass = block_.pass;
-    const int last_call = (min)(16, pass.num_calls - chunk_ * 16) - 1;
+    const int last_call = (min)(16, block_.num_calls() - chunk_ * 16) - 1;
     const std::uint32_t gradients =
         slot +
         static_cast<std::uint32_t>((chunk_ * 16 + (min)(block_.lane % 16, last_call)) * row_bytes +
@@ -143,7 +144,7 @@ private:
     float scores[2][member_tiles][4] = {};
     float products[member_tiles][4] = {};
     float dots[4] = {};
-    const bool newest = chunk_ == 0 && pass.mix != nullptr;
+    const bool newest = chunk_ == 0 && block_.has_mix();
     float lse_of[2];
     float dot_of[2];
 #pragma unroll

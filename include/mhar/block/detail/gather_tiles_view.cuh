@@ -14,7 +14,11 @@ namespace block::detail {
 
 //! Barriers: a slot is full (copies), done (columns), empty (finish); a place in the ring of factors
 //! is full (scores), empty (columns); head sums have come.
-template <int HeadWidth, int MemberTiles, class State>
+//!
+//! Segmented: `pass` has more calls than registers have dw for. They come in segments, for all positions of the block one
+//! after the other, between which a row's gradient is kept as a pass would keep it: that of the row to
+//! finish in its place, its head sums on chip.
+template <int HeadWidth, int MemberTiles, class State, bool Segmented>
 struct gather_tiles_view
 {
   using layout = gather_tiles_layout<HeadWidth, MemberTiles, State>;
@@ -31,21 +35,58 @@ struct gather_tiles_view
   int head;
   std::int64_t first;  // position of this block
   int count;           // of its positions
+  int segment;         // of the calls
 
   __device__ __forceinline__ gather_tiles_view(const gather_tensor_params& params,
-                                               unsigned char* memory)
+                                               unsigned char* memory, int which)
       : pass{params},
-        at{params.num_calls, params.num_rows, params.num_heads, params.num_slots},
+        at{Segmented ? params.calls_per_segment : params.num_calls, params.num_rows,
+           params.num_heads, params.num_slots, Segmented ? params.positions_per_block : 0},
         base{kept_value(shared_address(memory))},
         lane{kept_value(static_cast<int>(threadIdx.x % 32))},
         row{lane / 4},
         quad{lane % 4},
         head{static_cast<int>(blockIdx.x)},
-        first{std::int64_t{blockIdx.y} * params.positions_per_block}
+        first{std::int64_t{blockIdx.y} * params.positions_per_block},
+        segment{which}
   {
     const std::int64_t rest = params.num_positions - first;
     count = static_cast<int>(rest < params.positions_per_block ? rest : params.positions_per_block);
   }
+
+  //! @name The segment's part of the pass.
+  //! @{
+  [[nodiscard]] __device__ __forceinline__ int first_call() const
+  {
+    return Segmented ? segment * pass.calls_per_segment : 0;
+  }
+  [[nodiscard]] __device__ __forceinline__ int num_calls() const
+  {
+    return Segmented ? (min)(pass.num_calls - first_call(), pass.calls_per_segment)
+                     : pass.num_calls;
+  }
+  [[nodiscard]] __device__ __forceinline__ int chunks() const
+  {
+    return Segmented ? (num_calls() + 15) / 16 : at.chunks;
+  }
+  [[nodiscard]] __device__ __forceinline__ bool kept() const
+  {
+    return pass.kept || (Segmented && segment > 0);
+  }
+  [[nodiscard]] __device__ __forceinline__ bool finishes() const
+  {
+    return pass.finishes && (!Segmented || first_call() + num_calls() == pass.num_calls);
+  }
+  [[nodiscard]] __device__ __forceinline__ bool has_mix() const
+  {
+    return pass.mix != nullptr && (!Segmented || segment == 0);
+  }
+  //! Whether what is kept of the top row lies where its gradient will, not in a slot of the states.
+  [[nodiscard]] __device__ __forceinline__ bool top_is_elsewhere() const
+  {
+    return Segmented && segment > 0 && pass.finishes;
+  }
+  //! @}
 
   //! Addresses of shared memory.
   [[nodiscard]] __device__ __forceinline__ std::uint32_t address(int offset) const
@@ -88,44 +129,56 @@ struct gather_tiles_view
   {
     return barrier(3 * layout::max_slots + 2 * layout::num_factors + place).address;
   }
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t top_sum(int position) const
+  {
+    return address(at.top_sums + position * 4);
+  }
   //! What a head has sent for the rows of a batch of positions.
   [[nodiscard]] __device__ __forceinline__ std::uint32_t sent_sums(int place, int from) const
   {
-    return address(at.sent_sums + (place * pass.num_heads + from) * 128);
+    return address(at.sent_sums + (place * pass.num_heads + from) * layout::sent_bytes);
   }
   [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call,
                                                                    std::int64_t position) const
   {
-    return (call * pass.num_positions + position) * pass.num_heads + head;
+    return ((first_call() + call) * pass.num_positions + position) * pass.num_heads + head;
   }
 
   //! By one thread.
   __device__ __forceinline__ void init_barriers(int column_warps) const
   {
+    const auto begin = [&](const warp_barrier& one, int arrivals) {
+      if (Segmented && segment > 0) { one.end(); }
+      one.init(arrivals);
+    };
     for (int x = 0; x < at.num_slots; ++x) {
-      full(x).init(32);
-      done(x).init(column_warps);
-      empty(x).init(1);
+      begin(full(x), 32);
+      begin(done(x), column_warps);
+      begin(empty(x), 1);
     }
     for (int x = 0; x < layout::num_factors; ++x) {
-      factors_full(x).init(1);
-      factors_empty(x).init(column_warps);
+      begin(factors_full(x), 1);
+      begin(factors_empty(x), column_warps);
     }
-    for (int x = 0; x < layout::num_exchanges; ++x) { start_exchange(exchange(x)); }
+    for (int x = 0; x < layout::num_exchanges; ++x) {
+      if (Segmented && segment > 0) { warp_barrier{exchange(x)}.end(); }
+      start_exchange(exchange(x));
+    }
   }
 
   __device__ __forceinline__ void copy_queries(unsigned char* shared, int num_threads) const
   {
     constexpr int vectors = HeadWidth / 8;
-    for (int x = threadIdx.x; x < at.chunks * 16 * vectors; x += num_threads) {
+    for (int x = threadIdx.x; x < chunks() * 16 * vectors; x += num_threads) {
       const int call = x / vectors;
       const int vector = x % vectors;
       uint4 high = make_uint4(0, 0, 0, 0);
       uint4 low = high;
-      if (call < pass.num_calls) {
+      if (call < num_calls()) {
         const int column = head * HeadWidth + vector * 8;
-        high = load_parameters(pass.queries.high(pass.first_call + call) + column);
-        low = load_parameters(pass.queries.low(pass.first_call + call) + column);
+        const int query = pass.first_call + first_call() + call;
+        high = load_parameters(pass.queries.high(query) + column);
+        low = load_parameters(pass.queries.low(query) + column);
       }
       unsigned char* const to = shared + call * row_bytes + vector * 16;
       *reinterpret_cast<uint4*>(to) = high;

@@ -22,7 +22,16 @@ __device__ __forceinline__ void store_float(std::uint32_t address, float value)
 {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
-//! Sixteen bytes.
+//! Eight bytes, and sixteen.
+[[nodiscard]] __device__ __forceinline__ uint2 load_8_bytes(std::uint32_t address)
+{
+  uint2 value;
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "r"(address)
+               : "memory");
+  return value;
+}
 [[nodiscard]] __device__ __forceinline__ uint4 load_16_bytes(std::uint32_t address)
 {
   uint4 value;

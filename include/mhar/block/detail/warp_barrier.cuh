@@ -19,6 +19,11 @@ struct warp_barrier
   {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address), "r"(count) : "memory");
   }
+  //! Ends its use, so that its place can become another barrier's. By one thread, all others being done with it.
+  __device__ __forceinline__ void end() const
+  {
+    asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(address) : "memory");
+  }
   __device__ __forceinline__ void arrive() const
   {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address) : "memory");

@@ -100,43 +100,75 @@ template <int HeadWidth, int Calls, class State>
                 pass);
 }
 
-//! Many calls: as many positions under way as shared memory has room for.
-template <int HeadWidth, int MemberTiles, class State>
+//! As many positions under way as shared memory has room for.
+template <int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
 [[nodiscard]] status launch_gather_tiles(block::gather_tensor_params pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  using layout = block::gather_tiles_layout<HeadWidth, MemberTiles, State>;
-  const auto bytes_of = [&](int slots) {
-    return layout{pass.num_calls, pass.num_rows, pass.num_heads, slots}.total;
-  };
+  const int clusters =
+      tuning::sweep_policy::num_clusters(properties.multiprocessors, pass.num_heads);
+  const std::int64_t positions = positions_per_block(
+      pass.num_positions, clusters,
+      Segmented ? tuning::sweep_policy::max_segmented_positions : pass.num_positions);
+  pass.positions_per_block = static_cast<int>(positions < 8 ? 8 : positions);
+
   // As if there were as many rows as a kernel takes: the choice must not depend on their number.
   constexpr int most = tuning::sweep_policy::max_gather_rows;
   using largest = block::gather_tiles_layout<HeadWidth, most / 8, State>;
-  if (largest{pass.num_calls, most, pass.num_heads, 1}.total > properties.shared_memory_per_block) {
+  using layout = block::gather_tiles_layout<HeadWidth, MemberTiles, State>;
+  const int top_sums = Segmented ? pass.positions_per_block : 0;
+  const auto bytes_of = [&](int slots) {
+    return layout{pass.calls_per_segment, pass.num_rows, pass.num_heads, slots, top_sums}.total;
+  };
+  if (largest{pass.calls_per_segment, most, pass.num_heads, 1, top_sums}.total >
+      properties.shared_memory_per_block) {
     return not_served();
   }
   pass.num_slots = layout::max_slots;
   while (pass.num_slots > 1 && bytes_of(pass.num_slots) > properties.shared_memory_per_block) {
     --pass.num_slots;
   }
-  const int clusters =
-      tuning::sweep_policy::num_clusters(properties.multiprocessors, pass.num_heads);
-  const std::int64_t positions =
-      positions_per_block(pass.num_positions, clusters, pass.num_positions);
-  pass.positions_per_block = static_cast<int>(positions < 8 ? 8 : positions);
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(pass.num_heads),
                     static_cast<unsigned>((pass.num_positions + pass.positions_per_block - 1) /
                                           pass.positions_per_block));
+  shape.block = block::gather_tiles<HeadWidth, Chunks, MemberTiles, State, Segmented>::num_threads;
   shape.shared_memory = static_cast<std::size_t>(bytes_of(pass.num_slots));
   shape.cluster = static_cast<unsigned>(pass.num_heads);
-  return dispatch_at_least<1, 4, 8, 12>((pass.num_calls + 15) / 16, not_served(), [&](auto chunks) {
-    constexpr int count = decltype(chunks)::value;
-    shape.block = block::gather_tiles<HeadWidth, count, MemberTiles, State>::num_threads;
-    return launch(where, properties, shape,
-                  &kernel::gather_tiles_kernel<HeadWidth, count, MemberTiles, State>, pass);
-  });
+  return launch(where, properties, shape,
+                &kernel::gather_tiles_kernel<HeadWidth, Chunks, MemberTiles, State, Segmented>,
+                pass);
+}
+
+//! Many calls, in chunks of 16. What registers have no dw for comes in segments of equal length;
+//! float states, which would be rounded between two segments, in one pass as long as there is room.
+template <int HeadWidth, int MemberTiles, class State>
+[[nodiscard]] status launch_gather_chunks(block::gather_tensor_params pass,
+                                          const device_properties& properties,
+                                          const context& where) noexcept
+{
+  const int chunks = (pass.num_calls + 15) / 16;
+  pass.calls_per_segment = pass.num_calls;
+  if constexpr (sizeof(State) == 2) {
+    constexpr int most = tuning::sweep_policy::segment_chunks;
+    if (chunks > most) {
+      const int segments = (chunks + most - 1) / most;
+      pass.calls_per_segment = (chunks + segments - 1) / segments * 16;
+      return launch_gather_tiles<HeadWidth, most, MemberTiles, State, true>(pass, properties,
+                                                                            where);
+    }
+    return chunks == 1 ? launch_gather_tiles<HeadWidth, 1, MemberTiles, State, false>(
+                             pass, properties, where)
+                       : launch_gather_tiles<HeadWidth, most, MemberTiles, State, false>(
+                             pass, properties, where);
+  }
+  else {
+    return dispatch_at_least<1, 4, 8, 12>(chunks, not_served(), [&](auto count) {
+      return launch_gather_tiles<HeadWidth, decltype(count)::value, MemberTiles, State, false>(
+          pass, properties, where);
+    });
+  }
 }
 
 //! The kernel for the number of calls; the number of rows must not change a row's bits.
@@ -151,8 +183,8 @@ template <int HeadWidth, class State>
                                                                            where);
     });
   }
-  return pass.num_rows <= 8 ? launch_gather_tiles<HeadWidth, 1, State>(pass, properties, where)
-                            : launch_gather_tiles<HeadWidth, 2, State>(pass, properties, where);
+  return pass.num_rows <= 8 ? launch_gather_chunks<HeadWidth, 1, State>(pass, properties, where)
+                            : launch_gather_chunks<HeadWidth, 2, State>(pass, properties, where);
 }
 
 //! gather on tensor cores, T being bfloat16; not_served() when the pass is one for the plain kernel. More rows than a
