@@ -56,9 +56,11 @@ void fuzz_valid_call(entropy& choices, Backend& backend)
     for (tensor* array : {&in.query, &in.norm_weight}) {
       if (choices.once_in(4) && !infinite_factor) { put_special_values(*array, choices); }
     }
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    // An infinite gate makes an infinity of any sign, or none, of da - D, which may be all rounding; the field cases have one.
+    for (const double number : {infinity, -infinity}) { without(number, in.gate); }
     if (!Backend::infinite_logits_are_nan) {
       // A logit of +inf a backend may answer with NaN or by giving it all the weight; a bias of -inf makes none.
-      constexpr double infinity = std::numeric_limits<double>::infinity();
       for (tensor* array : {&in.query, &in.norm_weight, &in.bias}) { without(infinity, *array); }
       for (tensor* array : {&in.query, &in.norm_weight}) { without(-infinity, *array); }
     }
