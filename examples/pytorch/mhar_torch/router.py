@@ -23,8 +23,8 @@ class Router(torch.nn.Module):
     bias          learn what is added to the logits, [sites + 1, sources]: the null source's first
     output_norm   what is read is an RMSNorm of the mix, with a weight of its own
     states        type in which unfinished sums are kept: the rows' or float32; None means the rows'
-    reuse_rows    the backward writes gradients where rows were: half the memory, and no second
-                  backward
+    reuse_rows    the backward writes gradients where rows were: about one buffer of rows less
+                  memory, and no second backward
     dtype         of the rows; None means the embedding's
     arrangement   "full", "block" or "delta" with `calls_per_block` sites a block
     """

@@ -25,7 +25,6 @@ from decoder import Config, Decoder
 from formula import depth_weights
 
 
-
 @dataclass(frozen=True)
 class Size:
     config: Config
