@@ -5,6 +5,7 @@
 #include "random_plan.hpp"
 #include "sweep_run.hpp"
 
+#include <sstream>
 #include <string>
 
 namespace mhar_test {
