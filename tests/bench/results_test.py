@@ -70,7 +70,10 @@ class Results(unittest.TestCase):
         self.assertNotIn("still", output.getvalue())
 
     def test_a_file_did_not_move_against_itself(self):
-        for path in (ROOT / "bench" / "results").glob("*.json"):
+        # Results of training are files of another kind.
+        paths = [p for p in (ROOT / "bench" / "results").glob("*.json") if "benchmarks" in json.loads(p.read_text())]
+        self.assertGreaterEqual(len(paths), 3)
+        for path in paths:
             entries = load(path)
             self.assertTrue(entries)
             self.assertEqual(list(compare.moved(entries, entries)), [])

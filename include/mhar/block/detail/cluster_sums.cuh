@@ -87,13 +87,12 @@ __device__ __forceinline__ void send_sums(const cluster_storage<T>& shared,
 }
 
 //! Widens a row's elements from the words they were loaded as: vectors of T would be taken apart and put together again.
-template <class T, int Words>
-[[nodiscard]] __device__ __forceinline__ auto widen_words(
+template <class T, int Words, int Width = Words * 4 / static_cast<int>(sizeof(T))>
+[[nodiscard]] __device__ __forceinline__ thread::vector<accumulate_t<T>, Width> widen_words(
     const thread::vector<std::uint32_t, Words>& words)
 {
-  constexpr int width = Words * 4 / static_cast<int>(sizeof(T));
   if constexpr (cuda::std::is_same_v<T, bfloat16>) {
-    thread::vector<float, width> result;
+    thread::vector<float, Width> result;
 #pragma unroll
     for (int i = 0; i < Words; ++i) {
       result[2 * i] = __uint_as_float(words[i] << 16);
@@ -103,7 +102,7 @@ template <class T, int Words>
   }
   else {
     return thread::widen_all<accumulate_t<T>>(
-        mhar::detail::bit_cast<thread::vector<T, width>>(words));
+        mhar::detail::bit_cast<thread::vector<T, Width>>(words));
   }
 }
 
