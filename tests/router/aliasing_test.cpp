@@ -113,3 +113,34 @@ TEST_CASE("router: places of rows to come and of dead rows may be written")
   run.backward_call(4);
   CHECK(router.row_gradient(run.context(), 4, place_of(run, 5, width)).ok());
 }
+
+TEST_CASE("router: a call again is written over no row that a later call has read")
+{
+  two_levels pass{mhar::row_home::block};
+  pass.choices.recompute_calls = 1;
+  const std::int64_t width = pass.data.options.extent.width;
+  run_type run{pass.data, pass.choices};
+  auto& router = run.router();
+  const auto again = [&](int row) {
+    mhar::route_outputs<double> outputs = run.outputs(1);
+    outputs.y = place_of(run, row, width);
+    return router.recompute(run.context(), 1, run.inputs(1), outputs);
+  };
+  run.begin_forward();
+  for (int c = 0; c < 4; ++c) { run.route(c); }
+  for (int n = 0; n < 4; ++n) { check_refused(again(n), "outputs.y"); }
+  for (int c = 4; c < 6; ++c) { run.route(c); }
+  run.begin_backward();
+  for (int n = 0; n < 6; ++n) { check_refused(again(n), "outputs.y"); }
+  run.backward_call(5);
+  run.row_gradient(5);
+  for (int n = 0; n < 5; ++n) { check_refused(again(n), "outputs.y"); }
+  CHECK(again(5).ok());
+  for (int c = 4; c >= 0; --c) {
+    run.backward_call(c);
+    run.row_gradient(c);
+  }
+  run.finish_backward();
+  const sweep_distance worst = distance(run.results(), pass.data.expected());
+  CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+}

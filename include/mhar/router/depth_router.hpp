@@ -206,6 +206,7 @@ private:
 
   [[nodiscard]] status check_call(int call, const call_inputs<T>& inputs,
                                   const route_outputs<T>& outputs) const noexcept;
+  [[nodiscard]] int rows_to_read(int call) const noexcept;
   [[nodiscard]] status check_apart(const matrix& output, int num_rows,
                                    const char* argument) const noexcept;
   [[nodiscard]] advance_problem<T> pass_over_rows(int opener, int first_call,

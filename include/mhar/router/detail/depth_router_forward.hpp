@@ -201,11 +201,24 @@ status depth_router<Backend, T>::check_call(int call, const call_inputs<T>& inpu
                                                            {"outputs.combined", outputs.combined},
                                                            {"outputs.mix", outputs.mix}};
   for (const auto& [argument, output] : written) {
-    if (const status apart = check_apart(output, rows_of(call), argument); !apart.ok()) {
+    if (const status apart = check_apart(output, rows_to_read(call), argument); !apart.ok()) {
       return apart;
     }
   }
   return {};
+}
+
+//! Those that the call reads, and that calls after it have read when it is computed again; what was appended and not yet read may
+//! be the place of a row to come.
+template <class Backend, class T>
+int depth_router<Backend, T>::rows_to_read(int call) const noexcept
+{
+  int rows = rows_of(call);
+  if (phase_ == phase::forward && next_call_ > 0) {
+    rows = (std::max)(rows, rows_of(next_call_ - 1));
+  }
+  if (phase_ == phase::backward) { rows = (std::max)(rows, last_row_); }
+  return rows;
 }
 
 //! Nothing may be written over rows [0, num_rows), which will be read again: a verb knows the rows of its own pass only. What is
