@@ -57,13 +57,12 @@ template <class T>
                                      const context& where) noexcept;
 
 //! Advances the gradients of a group of rows over a range of calls whose gradients are read once,
-//! adds every pair's part of dw
-//! and dbias, and finishes the top row if asked to (eq. 12 to 17).
+//! adds every pair's part of dw and dbias, and finishes the top row if asked to (eq. 12 to 17).
 //!
 //! Tensors     see gather_problem; all in device memory but the lists of rows
 //! Numerics    weights are recomputed from lse; parts of dw are added per chunk of positions, in
-//!             order; no atomics. A position's bits
-//!             do not depend on P, its place or the number of rows in the pass.
+//!             order; no atomics. A position's bits do not depend on P, its place or the number of
+//!             rows in the pass.
 //! Cost        reads each row and each call's gradient once
 //! Execution   one kernel, asynchronous on the context's stream; never allocates; may be captured
 //! Workspace   workspace_bytes<T>(limits)
