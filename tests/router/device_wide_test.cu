@@ -45,29 +45,9 @@ TEST_CASE("device wide sweeps: equal single calls")
     mhar_test::sweep_options options = options_of(each);
     // The first call of delta mode reads no row, so it needs the null source.
     if (each.per_block != 0) { options.null_source = true; }
-    const mhar_test::sweep_case<bfloat16> data{options, 510};
-    const mhar_test::sweep_results expected = data.expected();
-    const auto type = mhar::element::bfloat16;
-    mhar::plan_costs costs = mhar::costs_of(options.extent, type, type, type);
-    costs.max_members = 16;
-    for (const mhar::depth_plan& plan : {mhar::cheapest_plan(options.schedule, costs),
-                                         mhar_test::random_plan(options.schedule, random)}) {
-      mhar_test::run_choices choices;
-      choices.plan = plan;
-      choices.call_state = choices.row_state = mhar::element::float32;
-      choices.narrow_mixes = false;
-      mhar_test::sweep_run<device, bfloat16> run{data, choices};
-      run.forward();
-      mhar_test::check_close<bfloat16>(run.backward(), expected);
-
-      choices.call_state = choices.row_state = type;
-      choices.narrow_mixes = true;
-      choices.mixes = mhar::mix_keeper::router;
-      mhar_test::sweep_run<device, bfloat16> narrow{data, choices};
-      narrow.forward();
-      const mhar_test::sweep_distance worst = mhar_test::distance(narrow.backward(), expected);
-      CHECK_MESSAGE(worst.largest <= 2e-2, worst.name << " is off by " << worst.largest);
-    }
+    mhar_test::run_choices narrow;
+    narrow.mixes = mhar::mix_keeper::router;
+    mhar_test::both_states_equal_single_calls<device>(options, 510, random, narrow);
   }
 }
 

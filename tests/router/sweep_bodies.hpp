@@ -43,6 +43,37 @@ void random_sweeps_equal_single_calls(int rounds, std::uint64_t stream)
   }
 }
 
+//! bfloat16 rows by the cheapest plan and by a random one: exact with float states, and with mixes
+//! and states of 16 bits, the other choices being those given, off by what rounding adds.
+template <class Backend>
+void both_states_equal_single_calls(const sweep_options& options, std::uint64_t stream,
+                                    random_inputs& random, run_choices narrow)
+{
+  const sweep_case<mhar::bfloat16> data{options, stream};
+  const sweep_results expected = data.expected();
+  const auto type = mhar::element::bfloat16;
+  mhar::plan_costs costs = mhar::costs_of(options.extent, type, type, type);
+  costs.max_members = 16;
+  for (const mhar::depth_plan& plan :
+       {mhar::cheapest_plan(options.schedule, costs), random_plan(options.schedule, random)}) {
+    run_choices exact;
+    exact.plan = plan;
+    exact.call_state = exact.row_state = mhar::element::float32;
+    exact.narrow_mixes = false;
+    sweep_run<Backend, mhar::bfloat16> run{data, exact};
+    run.forward();
+    check_close<mhar::bfloat16>(run.backward(), expected);
+
+    narrow.plan = plan;
+    narrow.call_state = narrow.row_state = type;
+    narrow.narrow_mixes = true;
+    sweep_run<Backend, mhar::bfloat16> rounded{data, narrow};
+    rounded.forward();
+    const sweep_distance worst = distance(rounded.backward(), expected);
+    CHECK_MESSAGE(worst.largest <= 2e-2, worst.name << " is off by " << worst.largest);
+  }
+}
+
 //! Full mode at awkward sizes, by the cheapest plan.
 template <class Backend, class T>
 void awkward_shapes_equal_single_calls()
