@@ -18,6 +18,8 @@ SERIES = (
     ("", "mhar", "#0b5fb4", "o"),
     ("peer/paper/", "published algorithm (Triton)", "#d1661f", "s"),
     ("peer/compile/", "torch.compile", "#4c8c4a", "^"),
+    ("peer/liger/", "Liger Kernel, one head", "#8b5cb5", "v"),
+    ("peer/fla/", "flash-linear-attention, one head", "#c2498b", "P"),
     ("peer/einsum/", "PyTorch eager", "#8a8a8a", "D"),
 )
 DEPTHS = (25, 49, 97, 193)

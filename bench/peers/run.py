@@ -13,19 +13,23 @@ import paper
 import shapes
 from einsum import attend, attend_in_sums, compiled
 from errors import errors_of
+from installed import single_head_peers
 from timing import Flush, Report, captured, copy_times, quick_time, repetitions
 from work import AutogradChain, DeltaCalls, make_inputs
 
 CALLS_PER_GRAPH = 64
 # More than rounding in bfloat16 makes of any of them: what exceeds it is another function.
 LARGEST_ERROR = 0.1
+SINGLE_HEAD = single_head_peers()
 
 
 def attention(peer, shape):
-    """The peer's differentiable attend(rows, query, norm_weight, num_heads)."""
+    """The peer's differentiable attend(rows, query, norm_weight, num_heads), and what makes its rows of a list of them."""
+    if peer in SINGLE_HEAD:
+        return SINGLE_HEAD[peer], list
     if peer == "compile":
-        return compiled((shape.num_positions, shape.width, shape.num_heads), len(shape.num_rows) > 1)
-    return attend
+        return compiled((shape.num_positions, shape.width, shape.num_heads), len(shape.num_rows) > 1), torch.stack
+    return attend, torch.stack
 
 
 def exact_chain(shape):
@@ -70,7 +74,7 @@ class Peer:
         inputs = make_inputs(shape, "cuda")
         label = self.tuned(shape)
         work = (paper.PaperChain(shape, inputs) if self.name == "paper"
-                else AutogradChain(shape, inputs, attention(self.name, shape)))
+                else AutogradChain(shape, inputs, *attention(self.name, shape)))
         counters = self.check(work, shape, inputs, exact_chain(shape))
         counters["peak_bytes"] = peak_bytes(work, (len(shape.num_rows) + shape.num_rows[-1]) * shape.row_bytes)
         weights = self.name == "paper"
@@ -99,8 +103,8 @@ class Peer:
             rows = torch.stack(inputs.rows)
             once = lambda: paper.forward(rows, *parameters, saves=False)
         else:
-            function = attention(self.name, shape)
-            once = torch.no_grad()(lambda: function(torch.stack(inputs.rows), *parameters))
+            function, gather = attention(self.name, shape)
+            once = torch.no_grad()(lambda: function(gather(inputs.rows), *parameters))
         moved = shapes.forward_bytes(shape)
         chain = captured(lambda: [once() for _ in range(CALLS_PER_GRAPH)])
         self.add(f"decode/{shape.name}", chain, moved, label, repeats=CALLS_PER_GRAPH)
@@ -128,7 +132,8 @@ def run(report, pattern):
     work += [(Peer.decode, shape, (f"decode/{shape.name}",)) for shape in shapes.DECODES]
     work += [(Peer.delta, shapes.DELTA, (shapes.DELTA.name,))]
     for measure, shape, names in work:
-        for peer in ("einsum", "compile", "paper"):
+        one_head = shape.num_heads == 1 and len(shape.num_rows) == 1
+        for peer in ("einsum", "compile", "paper", *(SINGLE_HEAD if one_head else ())):
             names_here = [f"peer/{peer}/{name}" for name in names]
             if not any(re.search(pattern, name) for name in names_here):
                 continue

@@ -40,17 +40,18 @@ def make_inputs(shape, device, dtype=torch.bfloat16):
 
 
 class AutogradChain:
-    """Every call stacks its rows and attends to them; all gradients from one backward."""
+    """Every call stacks its rows, or gathers them otherwise, and attends to them; all gradients from one backward."""
 
-    def __init__(self, shape, inputs, attend):
+    def __init__(self, shape, inputs, attend, gather=torch.stack):
         self.shape = shape
         self.attend = attend
+        self.gather = gather
         self.inputs = inputs.map(lambda x: x.detach().requires_grad_())
         self.upstream = inputs.upstream
 
     def forward(self):
         x = self.inputs
-        self.outputs = [self.attend(torch.stack(x.rows[:n]), q, g, self.shape.num_heads)
+        self.outputs = [self.attend(self.gather(x.rows[:n]), q, g, self.shape.num_heads)
                         for n, q, g in zip(self.shape.num_rows, x.queries, x.norm_weights)]
 
     def backward(self, retain=False):
