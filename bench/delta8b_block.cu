@@ -4,6 +4,7 @@
 //! gradients added up in bfloat16.
 #include "support/device_data.cuh"
 #include "support/device_limits.cuh"
+#include "support/device_sweep.cuh"
 
 #include <mhar/device/backend.cuh>
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "support/device_data.cuh"
+#include "support/device_sweep.cuh"
 #include "support/shapes.hpp"
 
 #include <mhar/device/backend.cuh>

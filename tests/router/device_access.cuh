@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend_memory.hpp"
+#include "device/device_sweep.cuh"
 #include "support/device.cuh"
 
 #include <mhar/device/backend.cuh>

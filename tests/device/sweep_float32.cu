@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sweeps' kernels for rows of float.
+#include "device/device_sweep.cuh"
+
+MHAR_TEST_SWEEP(, float)
