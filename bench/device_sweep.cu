@@ -2,5 +2,5 @@
 //! The sweeps' kernels that benchmarks run.
 #include "support/device_sweep.cuh"
 
-MHAR_BENCH_SWEEP(, mhar::bfloat16)
-MHAR_BENCH_SWEEP(, float)
+MHAR_INSTANTIATE_SWEEPS(, mhar::bfloat16)
+MHAR_INSTANTIATE_SWEEPS(, float)

@@ -27,6 +27,7 @@
 #include <mhar/block/sweep_wide_params.cuh>
 #include <mhar/device/backend.cuh>
 #include <mhar/device/context.cuh>
+#include <mhar/device/instantiate.cuh>
 #include <mhar/device/route.cuh>
 #include <mhar/device/route_gradient.cuh>
 #include <mhar/device/sweep.cuh>

@@ -3,13 +3,9 @@
 //! route_gradient_<type>.cu, since its kernels take long to compile.
 #pragma once
 
-#include <mhar/device/route_gradient.cuh>
+#include <mhar/device/instantiate.cuh>
 
-#define MHAR_TEST_ROUTE_GRADIENT(linkage, T)                  \
-  linkage template mhar::status mhar::device::route_gradient( \
-      const mhar::route_gradient_problem<T>&, const mhar::device::context&) noexcept;
-
-MHAR_TEST_ROUTE_GRADIENT(extern, mhar::bfloat16)
-MHAR_TEST_ROUTE_GRADIENT(extern, mhar::float16)
-MHAR_TEST_ROUTE_GRADIENT(extern, float)
-MHAR_TEST_ROUTE_GRADIENT(extern, double)
+MHAR_INSTANTIATE_ROUTE_GRADIENT(extern, mhar::bfloat16)
+MHAR_INSTANTIATE_ROUTE_GRADIENT(extern, mhar::float16)
+MHAR_INSTANTIATE_ROUTE_GRADIENT(extern, float)
+MHAR_INSTANTIATE_ROUTE_GRADIENT(extern, double)

@@ -2,4 +2,4 @@
 //! The forward's kernels for rows of bfloat16.
 #include "device/device_route.cuh"
 
-MHAR_TEST_ROUTE(, mhar::bfloat16)
+MHAR_INSTANTIATE_ROUTE(, mhar::bfloat16)

@@ -2,4 +2,4 @@
 //! The forward's kernels for rows of float16.
 #include "device/device_route.cuh"
 
-MHAR_TEST_ROUTE(, mhar::float16)
+MHAR_INSTANTIATE_ROUTE(, mhar::float16)

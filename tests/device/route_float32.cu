@@ -2,4 +2,4 @@
 //! The forward's kernels for rows of float32.
 #include "device/device_route.cuh"
 
-MHAR_TEST_ROUTE(, float)
+MHAR_INSTANTIATE_ROUTE(, float)

@@ -2,4 +2,4 @@
 //! The forward's kernels for rows of float64.
 #include "device/device_route.cuh"
 
-MHAR_TEST_ROUTE(, double)
+MHAR_INSTANTIATE_ROUTE(, double)

@@ -2,4 +2,4 @@
 //! The backward's kernels for rows of bfloat16.
 #include "device/device_route_gradient.cuh"
 
-MHAR_TEST_ROUTE_GRADIENT(, mhar::bfloat16)
+MHAR_INSTANTIATE_ROUTE_GRADIENT(, mhar::bfloat16)

@@ -2,4 +2,4 @@
 //! The backward's kernels for rows of double.
 #include "device/device_route_gradient.cuh"
 
-MHAR_TEST_ROUTE_GRADIENT(, double)
+MHAR_INSTANTIATE_ROUTE_GRADIENT(, double)

@@ -2,4 +2,4 @@
 //! The sweeps' kernels for rows of bfloat16.
 #include "device/device_sweep.cuh"
 
-MHAR_TEST_SWEEP(, mhar::bfloat16)
+MHAR_INSTANTIATE_SWEEPS(, mhar::bfloat16)

@@ -2,4 +2,4 @@
 //! The sweeps' kernels for rows of float16.
 #include "device/device_sweep.cuh"
 
-MHAR_TEST_SWEEP(, mhar::float16)
+MHAR_INSTANTIATE_SWEEPS(, mhar::float16)

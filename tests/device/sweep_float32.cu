@@ -2,4 +2,4 @@
 //! The sweeps' kernels for rows of float.
 #include "device/device_sweep.cuh"
 
-MHAR_TEST_SWEEP(, float)
+MHAR_INSTANTIATE_SWEEPS(, float)

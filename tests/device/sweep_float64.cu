@@ -2,4 +2,4 @@
 //! The sweeps' kernels for rows of double.
 #include "device/device_sweep.cuh"
 
-MHAR_TEST_SWEEP(, double)
+MHAR_INSTANTIATE_SWEEPS(, double)
