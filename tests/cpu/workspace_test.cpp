@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the CPU backend says it needs: nothing for what it will refuse, never less than it uses, and a place for it.
 #include "cpu/cpu_runs.hpp"
+#include "fuzz/cpu_fuzz.hpp"
+#include "fuzz/spoilt.hpp"
+#include "support/workspace_overlaps.hpp"
 
 #include <mhar/cpu/aligned_memory.hpp>
 #include <mhar/cpu/backend.hpp>
@@ -72,4 +75,14 @@ TEST_CASE("cpu: aligned memory is aligned, moves, and is a context")
   CHECK(other.data() == nullptr);
   other = std::move(moved);
   CHECK(other.data() == data);
+}
+
+TEST_CASE("cpu: a workspace over an array of a call is refused and nothing is written")
+{
+  random_inputs random{291};
+  const auto run = [](const auto& problem, void* workspace, std::size_t bytes) {
+    return call_verb(problem, mhar::cpu::context{{}, workspace, bytes});
+  };
+  refuses_workspace_over_arrays<float, cpu_fuzz_memory>(random, run);
+  refuses_workspace_over_arrays<mhar::bfloat16, cpu_fuzz_memory>(random, run);
 }

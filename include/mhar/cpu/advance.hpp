@@ -33,7 +33,7 @@ template <class T>
 template <class T>
 [[nodiscard]] status advance(const advance_problem<T>& problem, const context& context) noexcept
 {
-  if (const status valid = validate(problem); !valid.ok()) { return valid; }
+  if (const status valid = validate(problem, context.scratch()); !valid.ok()) { return valid; }
   const shape& extent = problem.extent;
   if (extent.num_positions == 0) { return {}; }
   const std::size_t needed =

@@ -123,7 +123,7 @@ template <class T>
 template <class T>
 [[nodiscard]] status gather(const gather_problem<T>& problem, const context& context) noexcept
 {
-  if (const status valid = validate(problem); !valid.ok()) { return valid; }
+  if (const status valid = validate(problem, context.scratch()); !valid.ok()) { return valid; }
   const shape& extent = problem.extent;
   if (extent.num_positions == 0) { return {}; }
   if (const status chunks = detail::matching_chunks(problem.partials, extent); !chunks.ok()) {

@@ -84,7 +84,7 @@ template <class T>
 template <class T>
 [[nodiscard]] status route(const route_problem<T>& problem, const context& context) noexcept
 {
-  if (const status valid = validate(problem); !valid.ok()) { return valid; }
+  if (const status valid = validate(problem, context.scratch()); !valid.ok()) { return valid; }
   return detail::route_valid(problem, {}, context);
 }
 
@@ -92,7 +92,7 @@ template <class T>
 template <class T>
 [[nodiscard]] status route(const update_problem<T>& problem, const context& context) noexcept
 {
-  if (const status valid = validate(problem); !valid.ok()) { return valid; }
+  if (const status valid = validate(problem, context.scratch()); !valid.ok()) { return valid; }
   return detail::route_valid(problem.call, {problem.row, problem.delta, problem.sum, problem.copy},
                              context);
 }

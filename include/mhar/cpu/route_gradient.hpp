@@ -41,7 +41,7 @@ template <class T>
 [[nodiscard]] status route_gradient(const route_gradient_problem<T>& problem,
                                     const context& context) noexcept
 {
-  if (const status valid = validate(problem); !valid.ok()) { return valid; }
+  if (const status valid = validate(problem, context.scratch()); !valid.ok()) { return valid; }
   const std::size_t needed = workspace_bytes(problem, context);
   if (const status enough = detail::enough_workspace(context, needed); !enough.ok()) {
     return enough;

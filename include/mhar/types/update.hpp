@@ -27,7 +27,8 @@ struct update_problem
 
 //! As for the call alone; `sum` and `copy` overlap nothing else, but for a `sum` that is exactly the updated row.
 template <class T>
-[[nodiscard]] status validate(const update_problem<T>& problem) noexcept;
+[[nodiscard]] status validate(const update_problem<T>& problem,
+                              const workspace_view& workspace = {}) noexcept;
 
 MHAR_NAMESPACE_END
 

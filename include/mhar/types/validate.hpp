@@ -16,6 +16,8 @@
 //!                 forward y or combined with partial; the mix of a call that a sweep finishes with the call's own slot;
 //!                 output_gradient's call_gradient with output_gradient; a merge's mix and lse with one of the parts'; an
 //!                 update's sum with the row it updates. Columns of one wider matrix do not overlap.
+//!   workspace     must not overlap any array of the problem (between its first and its last byte); a backend passes the one
+//!                 that a verb is given and uses
 #pragma once
 
 #include <mhar/status.hpp>
@@ -26,11 +28,14 @@ MHAR_NAMESPACE_BEGIN
 //! \name Single call
 //! @{
 template <class T>
-[[nodiscard]] status validate(const route_problem<T>& problem) noexcept;
+[[nodiscard]] status validate(const route_problem<T>& problem,
+                              const workspace_view& workspace = {}) noexcept;
 template <class T>
-[[nodiscard]] status validate(const route_gradient_problem<T>& problem) noexcept;
+[[nodiscard]] status validate(const route_gradient_problem<T>& problem,
+                              const workspace_view& workspace = {}) noexcept;
 template <class T>
-[[nodiscard]] status validate(const merge_problem<T>& problem) noexcept;
+[[nodiscard]] status validate(const merge_problem<T>& problem,
+                              const workspace_view& workspace = {}) noexcept;
 //! @}
 
 //! \name Sweeps
@@ -38,11 +43,14 @@ template <class T>
 template <class T>
 [[nodiscard]] status validate(const fold_problem<T>& problem) noexcept;
 template <class T>
-[[nodiscard]] status validate(const advance_problem<T>& problem) noexcept;
+[[nodiscard]] status validate(const advance_problem<T>& problem,
+                              const workspace_view& workspace = {}) noexcept;
 template <class T>
-[[nodiscard]] status validate(const output_gradient_problem<T>& problem) noexcept;
+[[nodiscard]] status validate(const output_gradient_problem<T>& problem,
+                              const workspace_view& workspace = {}) noexcept;
 template <class T>
-[[nodiscard]] status validate(const gather_problem<T>& problem) noexcept;
+[[nodiscard]] status validate(const gather_problem<T>& problem,
+                              const workspace_view& workspace = {}) noexcept;
 template <class T>
 [[nodiscard]] status validate(const reduce_problem<T>& problem) noexcept;
 //! @}

@@ -7,6 +7,7 @@
 
 #include <mhar/types/element.hpp>
 
+#include <cstddef>
 #include <cstdint>
 
 MHAR_NAMESPACE_BEGIN
@@ -16,6 +17,13 @@ enum class update : std::uint8_t
 {
   store,
   accumulate
+};
+
+//! Scratch memory that a verb is given, and overwrites.
+struct workspace_view
+{
+  const void* data = nullptr;
+  std::size_t bytes = 0;
 };
 
 //! A contiguous read-only array of any element type, such as a query [d] or a gate [1].

@@ -100,6 +100,16 @@ struct exact_pair
 class checker
 {
 public:
+  checker() = default;
+  //! Every array that is looked at must lie apart from the workspace.
+  explicit checker(const workspace_view& workspace) noexcept
+  {
+    constexpr std::size_t most = std::size_t{1} << 58;  // whatever a caller says: addresses end
+    workspace_.begin = reinterpret_cast<std::uintptr_t>(workspace.data);
+    workspace_.count = 1;
+    workspace_.bytes = static_cast<std::int64_t>(workspace.bytes < most ? workspace.bytes : most);
+  }
+
   [[nodiscard]] constexpr const status& answer() const noexcept { return answer_; }
   [[nodiscard]] constexpr bool ok() const noexcept { return answer_.ok(); }
 
@@ -186,7 +196,10 @@ public:
             code::bad_alignment, argument, "the pointer is not a multiple of its element's size");
     if (!ok()) { return {argument}; }
     const std::int64_t step = count > 1 ? stride * size : 0;
-    return {argument, reinterpret_cast<std::uintptr_t>(data), count, step, width * size, type};
+    const region all{argument, reinterpret_cast<std::uintptr_t>(data), count, step, width * size,
+                     type};
+    require(!overlap(all, workspace_), code::aliasing, argument, "the workspace overlaps it");
+    return all;
   }
 
   [[nodiscard]] region input(const const_matrix& view, const shape& extent,
@@ -276,6 +289,7 @@ public:
 
 private:
   status answer_;
+  region workspace_;
 };
 
 //! Whether counts and extents mean something. What sizes a workspace asks this first: a problem that validation will refuse needs

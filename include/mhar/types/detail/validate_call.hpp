@@ -89,9 +89,9 @@ inline std::int64_t check_counts(checker& checks, const shape& extent, int num_r
 }  // namespace detail
 
 template <class T>
-status validate(const route_problem<T>& problem) noexcept
+status validate(const route_problem<T>& problem, const workspace_view& workspace) noexcept
 {
-  detail::checker checks;
+  detail::checker checks{workspace};
   detail::region_list<16> inputs;
   detail::region_list<8> outputs;
   const shape& extent = problem.extent;
@@ -115,9 +115,9 @@ status validate(const route_problem<T>& problem) noexcept
 }
 
 template <class T>
-status validate(const route_gradient_problem<T>& problem) noexcept
+status validate(const route_gradient_problem<T>& problem, const workspace_view& workspace) noexcept
 {
-  detail::checker checks;
+  detail::checker checks{workspace};
   detail::region_list<20> inputs;
   detail::region_list<8> outputs;
   const shape& extent = problem.extent;
@@ -167,9 +167,9 @@ status validate(const route_gradient_problem<T>& problem) noexcept
 }
 
 template <class T>
-status validate(const merge_problem<T>& problem) noexcept
+status validate(const merge_problem<T>& problem, const workspace_view& workspace) noexcept
 {
-  detail::checker checks;
+  detail::checker checks{workspace};
   detail::region_list<2> outputs;
   const shape& extent = problem.extent;
   checks.extent(extent);

@@ -168,10 +168,10 @@ status validate(const fold_problem<T>& problem) noexcept
 }
 
 template <class T>
-status validate(const advance_problem<T>& problem) noexcept
+status validate(const advance_problem<T>& problem, const workspace_view& workspace) noexcept
 {
   using accumulate = accumulate_t<T>;
-  detail::checker checks;
+  detail::checker checks{workspace};
   detail::region_list<16> inputs;
   detail::region_list<12> outputs;
   const shape& extent = problem.extent;
@@ -246,12 +246,12 @@ status validate(const advance_problem<T>& problem) noexcept
 }
 
 template <class T>
-status validate(const output_gradient_problem<T>& problem) noexcept
+status validate(const output_gradient_problem<T>& problem, const workspace_view& workspace) noexcept
 {
   using accumulate = accumulate_t<T>;
   static constexpr char dy_name[] = "output_gradient";
   static constexpr char do_name[] = "call_gradient";
-  detail::checker checks;
+  detail::checker checks{workspace};
   detail::region_list<16> inputs;
   detail::region_list<8> outputs;
   const shape& extent = problem.extent;
@@ -294,10 +294,10 @@ status validate(const output_gradient_problem<T>& problem) noexcept
 }
 
 template <class T>
-status validate(const gather_problem<T>& problem) noexcept
+status validate(const gather_problem<T>& problem, const workspace_view& workspace) noexcept
 {
   using accumulate = accumulate_t<T>;
-  detail::checker checks;
+  detail::checker checks{workspace};
   const shape& extent = problem.extent;
   const std::int64_t positions = extent.num_positions;
   const bool some = positions > 0;

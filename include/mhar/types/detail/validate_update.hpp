@@ -8,12 +8,12 @@
 MHAR_NAMESPACE_BEGIN
 
 template <class T>
-status validate(const update_problem<T>& problem) noexcept
+status validate(const update_problem<T>& problem, const workspace_view& workspace) noexcept
 {
   const route_problem<T>& call = problem.call;
   const shape& extent = call.extent;
-  detail::checker checks;
-  const status outcome = validate(call);
+  detail::checker checks{workspace};
+  const status outcome = validate(call, workspace);
   if (!outcome.ok()) { return outcome; }
   checks.require(problem.row >= 0 && problem.row < call.num_rows, code::bad_shape, "row",
                  "the updated row must be one of the call's");
