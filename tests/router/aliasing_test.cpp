@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A router lets nothing be written over rows that it will read again, whichever pass runs; places of rows to come and of dead rows
-//! are free.
+//! A router lets nothing be written over what it will read again, whichever pass runs: rows, gradients that wait, what it keeps in its
+//! block, parameters. Places of rows to come and of dead rows are free.
 #include "random_sweep.hpp"
 
 #include <doctest/doctest.h>
@@ -143,4 +143,123 @@ TEST_CASE("router: a call again is written over no row that a later call has rea
   run.finish_backward();
   const sweep_distance worst = distance(run.results(), pass.data.expected());
   CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+}
+
+TEST_CASE("router: nothing is written over what it keeps in its block, nor over a parameter")
+{
+  two_levels pass{mhar::row_home::listed};
+  pass.choices.recompute_calls = 1;
+  const std::int64_t width = pass.data.options.extent.width;
+  run_type run{pass.data, pass.choices};
+  auto& router = run.router();
+  run.begin_forward();
+  const auto forbidden = [&] {
+    return std::vector<void*>{const_cast<double*>(router.lse(5)), router.inverse_rms(0),
+                              const_cast<void*>(router.config().sites[3].parameters.query.data)};
+  };
+  for (int c = 0; c < 6; ++c) {
+    run.append_row();
+    for (void* const place : forbidden()) {
+      mhar::route_outputs<double> outputs = run.outputs(c);
+      outputs.y = {static_cast<double*>(place), width};
+      check_refused(router.route(run.context(), c, run.inputs(c), outputs), "outputs.y");
+    }
+    run.route(c);
+  }
+  for (void* const place : forbidden()) {
+    mhar::route_outputs<double> outputs = run.outputs(2);
+    outputs.combined = {static_cast<double*>(place), width};
+    check_refused(router.recompute(run.context(), 2, run.inputs(2), outputs), "outputs.combined");
+  }
+  run.begin_backward();
+  for (int c = 5; c >= 0; --c) {
+    for (void* const place : forbidden()) {
+      const mhar::matrix output{static_cast<double*>(place), width};
+      mhar::call_upstream upstream = run.upstream(c);
+      upstream.partial_gradient = output;
+      check_refused(router.backward_call(run.context(), c, upstream), "partial_gradient");
+    }
+    run.backward_call(c);
+    for (void* const place : forbidden()) {
+      check_refused(router.row_gradient(run.context(), c, {static_cast<double*>(place), width}),
+                    "row_gradient");
+    }
+    run.row_gradient(c);
+  }
+  for (void* const place : forbidden()) {
+    std::vector<mhar::site_gradients> gradients(6);
+    gradients[4].query = static_cast<double*>(place);
+    check_refused(router.finish_backward(run.context(), gradients.data()), "gradients");
+  }
+  run.finish_backward();
+  const sweep_distance worst = distance(run.results(), pass.data.expected());
+  CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+}
+
+TEST_CASE("router: nothing is written over gradients that wait in the places of dead rows")
+{
+  two_levels pass{mhar::row_home::block};
+  pass.choices.gradients = mhar::gradient_home::dead_rows;
+  const std::int64_t width = pass.data.options.extent.width;
+  run_type run{pass.data, pass.choices};
+  auto& router = run.router();
+  run.forward();
+  run.begin_backward();
+  const mhar::matrix extra = router.gradient_slot(5);
+  for (int c = 5; c >= 0; --c) {
+    for (int n = c + 2; n < 6; ++n) {
+      mhar::call_upstream upstream = run.upstream(c);
+      upstream.partial_gradient = place_of(run, n, width);
+      check_refused(router.backward_call(run.context(), c, upstream), "partial_gradient");
+    }
+    run.backward_call(c);
+    check_refused(router.row_gradient(run.context(), c, extra), "row_gradient");
+    for (int n = c + 1; n < 6; ++n) {
+      check_refused(router.row_gradient(run.context(), c, place_of(run, n, width)), "row_gradient");
+    }
+    run.row_gradient(c);
+  }
+  run.finish_backward();
+  const sweep_distance worst = distance(run.results(), pass.data.expected());
+  CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+}
+
+TEST_CASE("router: a block over its rows or its parameters is refused")
+{
+  const two_levels pass{mhar::row_home::strided};
+  run_type run{pass.data, pass.choices};
+  mhar::router_config config = run.router().config();
+  const std::int64_t elements = 3 * pass.data.options.extent.width;
+  const std::size_t total = run.router().memory().total;
+  backend_array<naive_backend, unsigned char> memory{static_cast<std::int64_t>(2 * total)};
+  auto* const rows = reinterpret_cast<double*>(memory.data() + total - 64);
+  {
+    mhar::depth_router<naive_backend, double> router{config};
+    REQUIRE(router.bind(memory.data(), total).ok());
+    REQUIRE(router.bind_rows(rows, elements, pass.data.options.extent.width).ok());
+    check_refused(router.begin_forward(run.context()), "base");
+    REQUIRE(router.bind_rows(rows + 8, elements, pass.data.options.extent.width).ok());
+    CHECK(router.begin_forward(run.context()).ok());
+  }
+  const backend_array<naive_backend, double> apart{6 * elements};
+  config.sites[2].parameters.query = rows;
+  mhar::depth_router<naive_backend, double> router{config};
+  REQUIRE(router.bind(memory.data(), total).ok());
+  REQUIRE(router.bind_rows(apart.data(), elements, pass.data.options.extent.width).ok());
+  check_refused(router.begin_forward(run.context()), "block");
+}
+
+TEST_CASE("router: what a call that is not there left behind is null")
+{
+  two_levels pass{mhar::row_home::block};
+  pass.choices.mixes = mhar::mix_keeper::router;
+  run_type run{pass.data, pass.choices};
+  for (const int call : {-1, 6}) {
+    CHECK(run.router().lse(call) == nullptr);
+    CHECK(!run.router().mix(call));
+  }
+  CHECK(run.router().lse(5) != nullptr);
+  const mhar::depth_router<naive_backend, double> unbound{run.router().config()};
+  CHECK(unbound.lse(1) == nullptr);
+  CHECK(!unbound.mix(1));
 }

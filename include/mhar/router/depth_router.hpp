@@ -8,6 +8,8 @@
 #include <mhar/types/sweep.hpp>
 
 #include <mhar/router/detail/router_buffers.hpp>
+#include <mhar/types/detail/checker.hpp>
+#include <mhar/types/detail/intervals.hpp>
 
 #include <cstddef>
 #include <vector>
@@ -206,9 +208,14 @@ private:
 
   [[nodiscard]] status check_call(int call, const call_inputs<T>& inputs,
                                   const route_outputs<T>& outputs) const noexcept;
+  void gather_parameters();
+  [[nodiscard]] bool meets_parameter(const detail::interval& memory) const noexcept;
+  [[nodiscard]] status check_block() const noexcept;
   [[nodiscard]] int rows_to_read(int call) const noexcept;
   [[nodiscard]] status check_apart(const matrix& output, int num_rows,
                                    const char* argument) const noexcept;
+  [[nodiscard]] status check_apart(const detail::region& written, int num_rows) const noexcept;
+  [[nodiscard]] status check_gradients_apart(const site_gradients* gradients) const noexcept;
   [[nodiscard]] advance_problem<T> pass_over_rows(int opener, int first_call,
                                                   int end_call) const noexcept;
   [[nodiscard]] bool are_routed(int first, int count) const noexcept;
@@ -235,6 +242,9 @@ private:
   router_config config_;
   detail::router_buffers<T> buffers_;
   router_memory memory_;
+
+  detail::interval block_;
+  std::vector<detail::interval> parameters_;  // where they are, sorted and apart
 
   // Host arrays that problems point to; sized at construction.
   std::vector<site_parameters> call_sites_;  // [S]
@@ -274,6 +284,7 @@ private:
 
 MHAR_NAMESPACE_END
 
+#include <mhar/router/detail/depth_router_apart.hpp>
 #include <mhar/router/detail/depth_router_backward.hpp>
 #include <mhar/router/detail/depth_router_forward.hpp>
 #include <mhar/router/detail/depth_router_recompute.hpp>

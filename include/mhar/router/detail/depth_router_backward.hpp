@@ -339,6 +339,7 @@ status depth_router<Backend, T>::finish_backward(const context& where,
             "comes after the gradients of all calls and rows"};
   }
   if (const status outcome = check_gradients(gradients); !outcome.ok()) { return outcome; }
+  if (const status apart = check_gradients_apart(gradients); !apart.ok()) { return apart; }
   if (gradients != nullptr) {
     reduce_problem<T> problem;
     problem.extent = config_.extent;

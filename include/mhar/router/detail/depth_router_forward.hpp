@@ -44,6 +44,7 @@ depth_router<Backend, T>::depth_router(router_config config) : config_{std::move
     gradient_list_.resize(calls);
   }
   mix_list_.resize(calls);
+  gather_parameters();
 }
 
 template <class Backend, class T>
@@ -58,6 +59,7 @@ status depth_router<Backend, T>::bind(void* block, std::size_t bytes) noexcept
   }
   router_memory unchanged;
   buffers_ = detail::lay_out<Backend, T>(config_, block, unchanged);
+  block_ = detail::bytes_at(block, memory_.total);
   if (config_.rows == row_home::block) {
     row_base_ = buffers_.rows;
     row_stride_ = config_.extent.num_positions * config_.extent.width;
@@ -120,6 +122,7 @@ status depth_router<Backend, T>::begin_forward(const context& where) noexcept
   if (phase_ == phase::unbound || !rows_bound) {
     return {code::wrong_order, "begin_forward", "comes after bind (and bind_rows)"};
   }
+  if (const status apart = check_block(); !apart.ok()) { return apart; }
   fold_problem<T> problem;
   problem.extent = config_.extent;
   problem.num_calls = num_calls();
@@ -205,46 +208,9 @@ status depth_router<Backend, T>::check_call(int call, const call_inputs<T>& inpu
       return apart;
     }
   }
-  return {};
-}
-
-//! Those that the call reads, and that calls after it have read when it is computed again; what was appended and not yet read may
-//! be the place of a row to come.
-template <class Backend, class T>
-int depth_router<Backend, T>::rows_to_read(int call) const noexcept
-{
-  int rows = rows_of(call);
-  if (phase_ == phase::forward && next_call_ > 0) {
-    rows = (std::max)(rows, rows_of(next_call_ - 1));
-  }
-  if (phase_ == phase::backward) { rows = (std::max)(rows, last_row_); }
-  return rows;
-}
-
-//! Nothing may be written over rows [0, num_rows), which will be read again: a verb knows the rows of its own pass only. What is
-//! wrong with the output itself is left to the verb.
-template <class Backend, class T>
-status depth_router<Backend, T>::check_apart(const matrix& output, int num_rows,
-                                             const char* argument) const noexcept
-{
-  if (!output || num_rows == 0) { return {}; }
   detail::checker checks;
-  const detail::region written = checks.output(output, config_.extent, argument);
-  const const_rows<T> all = rows();
-  detail::region row =
-      checks.input(const_matrix{all.row(0), all.position_stride}, config_.extent, "rows");
-  if (!checks.ok() || written.empty() || row.empty()) { return {}; }
-  if (all.list == nullptr) {
-    const auto to_last = static_cast<std::uintptr_t>((num_rows - 1) * all.row_stride) * sizeof(T);
-    if (written.end() <= row.begin || row.end() + to_last <= written.begin) { return {}; }
-  }
-  for (int n = 0; n < num_rows; ++n) {
-    row.begin = reinterpret_cast<std::uintptr_t>(all.row(n));
-    if (overlap(written, row)) {
-      return {code::aliasing, argument, "lies over a row that is still to be read"};
-    }
-  }
-  return {};
+  const std::int64_t sums = config_.extent.num_positions * config_.extent.num_heads;
+  return check_apart(checks.values(outputs.lse, 1, 0, sums, "outputs.lse"), rows_to_read(call));
 }
 
 //! The pass that `opener` opens, for those of its calls that are in [first_call, end_call).
@@ -324,14 +290,15 @@ status depth_router<Backend, T>::route(const context& where, int call, const cal
 template <class Backend, class T>
 auto depth_router<Backend, T>::lse(int call) const noexcept -> const accumulate*
 {
-  if (config_.use != router_use::training) { return nullptr; }
+  const bool there = phase_ != phase::unbound && call >= 0 && call < num_calls();
+  if (config_.use != router_use::training || !there) { return nullptr; }
   return buffers_.lse + call * config_.extent.num_positions * config_.extent.num_heads;
 }
 
 template <class Backend, class T>
 const_matrix depth_router<Backend, T>::mix(int call) const noexcept
 {
-  if (!keeps_mixes()) { return {}; }
+  if (!keeps_mixes() || phase_ == phase::unbound || call < 0 || call >= num_calls()) { return {}; }
   const std::int64_t elements = config_.extent.num_positions * config_.extent.width;
   return {
       static_cast<const char*>(buffers_.call_mix) + call * elements * size_of(config_.call_state),

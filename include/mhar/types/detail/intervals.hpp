@@ -24,6 +24,12 @@ struct interval
   }
 };
 
+[[nodiscard]] inline interval bytes_at(const void* data, std::size_t bytes) noexcept
+{
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  return {begin, begin + bytes};
+}
+
 //! The intervals get(0) to get(count - 1), sorted where there is room for them; more are compared one by one.
 template <class Get>
 class intervals

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! depth_router: what a caller's outputs may not lie over. A verb knows the memory of its own pass only; the router knows what later
+//! passes will read.
+#pragma once
+
+#include <mhar/router/depth_router.hpp>
+
+#include <algorithm>
+#include <cstdint>
+
+MHAR_NAMESPACE_BEGIN
+
+//! Where parameters are, sorted, those that touch as one.
+template <class Backend, class T>
+void depth_router<Backend, T>::gather_parameters()
+{
+  const std::int64_t width = config_.extent.width;
+  for (std::size_t site = 0; site < sites_.size(); ++site) {
+    const site_parameters& mine = sites_[site];
+    const output_stage& stage = config_.sites[site].stage;
+    const auto add = [this](const const_array& values, std::int64_t count) {
+      if (values) {
+        parameters_.push_back(
+            detail::bytes_at(values.data, static_cast<std::size_t>(count * size_of(values.type))));
+      }
+    };
+    add(mine.query, width * config_.queries_per_site);
+    add(mine.norm_weight, width);
+    add(mine.bias, num_bias_[site]);
+    add(mine.null_source, width);
+    add(stage.gate, 1);
+    add(stage.norm_weight, width);
+  }
+  const auto first = parameters_.begin();
+  std::sort(first, parameters_.end(),
+            [](const detail::interval& a, const detail::interval& b) { return a.begin < b.begin; });
+  std::size_t size = 0;
+  for (const detail::interval& each : parameters_) {
+    if (size > 0 && each.begin <= parameters_[size - 1].end) {
+      parameters_[size - 1].end = (std::max)(parameters_[size - 1].end, each.end);
+    }
+    else {
+      parameters_[size++] = each;
+    }
+  }
+  parameters_.resize(size);
+}
+
+template <class Backend, class T>
+bool depth_router<Backend, T>::meets_parameter(const detail::interval& memory) const noexcept
+{
+  const auto after =
+      std::lower_bound(parameters_.begin(), parameters_.end(), memory.end,
+                       [](const detail::interval& a, std::uintptr_t end) { return a.begin < end; });
+  return after != parameters_.begin() && (after - 1)->meets(memory);
+}
+
+//! The block overlaps neither parameters nor a buffer of rows.
+template <class Backend, class T>
+status depth_router<Backend, T>::check_block() const noexcept
+{
+  if (meets_parameter(block_)) { return {code::aliasing, "block", "lies over a parameter"}; }
+  const shape& extent = config_.extent;
+  if (config_.rows != row_home::strided || extent.num_positions == 0 || total_rows() == 0) {
+    return {};
+  }
+  const std::int64_t elements = (total_rows() - 1) * row_stride_ +
+                                (extent.num_positions - 1) * position_stride_ + extent.width;
+  const auto rows = detail::bytes_at(row_base_, static_cast<std::size_t>(elements) * sizeof(T));
+  if (block_.meets(rows)) { return {code::aliasing, "base", "the rows lie over the block"}; }
+  return {};
+}
+
+//! Those that the call reads, and that calls after it have read when it is computed again; what was appended and not yet read may
+//! be the place of a row to come.
+template <class Backend, class T>
+int depth_router<Backend, T>::rows_to_read(int call) const noexcept
+{
+  int rows = rows_of(call);
+  if (phase_ == phase::forward && next_call_ > 0) {
+    rows = (std::max)(rows, rows_of(next_call_ - 1));
+  }
+  if (phase_ == phase::backward) { rows = (std::max)(rows, last_row_); }
+  return rows;
+}
+
+//! What is wrong with the output itself is left to the verb.
+template <class Backend, class T>
+status depth_router<Backend, T>::check_apart(const matrix& output, int num_rows,
+                                             const char* argument) const noexcept
+{
+  detail::checker checks;
+  const detail::region written = checks.output(output, config_.extent, argument);
+  return checks.ok() ? check_apart(written, num_rows) : status{};
+}
+
+//! Nothing may be written over what will be read again: parameters, what the router keeps in its block, gradients in the places of
+//! dead rows, and rows [0, num_rows).
+template <class Backend, class T>
+status depth_router<Backend, T>::check_apart(const detail::region& written,
+                                             int num_rows) const noexcept
+{
+  if (written.empty()) { return {}; }
+  const detail::interval bounds{written.begin, written.end()};
+  if (detail::interval{block_.begin + memory_.rows, block_.end}.meets(bounds)) {
+    return {code::aliasing, written.name, "lies over what the router keeps in its block"};
+  }
+  if (meets_parameter(bounds)) { return {code::aliasing, written.name, "lies over a parameter"}; }
+  const bool has_tenants =
+      phase_ == phase::backward && config_.gradients == gradient_home::dead_rows;
+  detail::checker checks;
+  for (int call = last_call_; has_tenants && call < num_calls(); ++call) {
+    const matrix place{gradient_place(call), config_.extent.width};
+    if (overlap(written, checks.input(place, config_.extent, "gradient_slot"))) {
+      return {code::aliasing, written.name, "lies over a gradient that is still to be read"};
+    }
+  }
+  if (num_rows == 0) { return {}; }
+  const const_rows<T> all = rows();
+  detail::region row =
+      checks.input(const_matrix{all.row(0), all.position_stride}, config_.extent, "rows");
+  if (!checks.ok() || row.empty()) { return {}; }
+  if (all.list == nullptr) {
+    const auto to_last = static_cast<std::uintptr_t>((num_rows - 1) * all.row_stride) * sizeof(T);
+    if (written.end() <= row.begin || row.end() + to_last <= written.begin) { return {}; }
+  }
+  for (int n = 0; n < num_rows; ++n) {
+    row.begin = reinterpret_cast<std::uintptr_t>(all.row(n));
+    if (overlap(written, row)) {
+      return {code::aliasing, written.name, "lies over a row that is still to be read"};
+    }
+  }
+  return {};
+}
+
+//! The gradients of parameters, which another backward may follow.
+template <class Backend, class T>
+status depth_router<Backend, T>::check_gradients_apart(
+    const site_gradients* gradients) const noexcept
+{
+  const std::int64_t width = config_.extent.width;
+  for (std::size_t site = 0; gradients != nullptr && site < sites_.size(); ++site) {
+    const site_gradients& asked = gradients[site];
+    const auto meets = [this](const array& values, std::int64_t count) {
+      const detail::interval bytes =
+          values ? detail::bytes_at(values.data,
+                                    static_cast<std::size_t>(count * size_of(values.type)))
+                 : detail::interval{};
+      return block_.meets(bytes) || meets_parameter(bytes);
+    };
+    if (meets(asked.query, width * config_.queries_per_site) || meets(asked.norm_weight, width) ||
+        meets(asked.bias, num_bias_[site]) || meets(asked.null_source, width) ||
+        meets(asked.gate, 1) || meets(asked.output_norm_weight, width)) {
+      return {code::aliasing, "gradients", "one lies over a parameter or the router's block"};
+    }
+  }
+  return {};
+}
+
+MHAR_NAMESPACE_END
