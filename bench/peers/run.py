@@ -6,6 +6,7 @@ import json
 import re
 
 import torch
+import torch._functorch.config
 import torch._inductor.config
 import triton
 
@@ -89,6 +90,7 @@ class Peer:
             self.add(f"{shape.name}/forward", captured(work.forward), forward_bytes)
             self.add(f"{shape.name}/backward", captured(work.backward), backward_bytes)
 
+    @torch._functorch.config.patch(donated_buffer=False)  # one forward, many backwards
     def call(self, shape):
         work, counters, forward_bytes, backward_bytes = self.calls(shape)
         self.add(f"call/forward/{shape.name}", captured(work.forward), forward_bytes, counters)
