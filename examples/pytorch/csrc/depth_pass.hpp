@@ -8,6 +8,7 @@
 #include <mhar/router/depth_router.hpp>
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -36,6 +37,8 @@ class depth_pass
 public:
   virtual ~depth_pass() = default;
   virtual void write(int row, const Tensor& value) = 0;
+  //! Writes x [..., k] times the transpose of weight [d, k].
+  virtual void write_linear(int row, const Tensor& x, const Tensor& weight) = 0;
   virtual void read(int call, const call_tensors& tensors) = 0;
   virtual void read_backward(int call, const call_tensors& tensors) = 0;
   //! Writes the gradient of a row; an undefined one is not wanted.
@@ -75,13 +78,26 @@ public:
                     value.device() == options_.device(),
                 "mhar: a row of ", sizes_, " ", options_.dtype(), " on ", options_.device(),
                 " cannot be ", value.sizes(), " ", value.dtype(), " on ", value.device());
-    if (row < router_.num_rows() && is_in_backward()) { return; }  // of a recomputed sublayer
-    TORCH_CHECK(row == router_.num_rows(), "mhar: row ", row, " is written where row ",
-                router_.num_rows(), " is next");
-    const Tensor place = this->row(row);
-    TORCH_CHECK(router_.append() != nullptr, "mhar: the pass has no row ", row);
+    const Tensor place = append(row);
+    if (!place.defined()) { return; }
     const bool written = value.const_data_ptr() == place.const_data_ptr() && value.is_contiguous();
     if (!written) { place.copy_(value); }
+  }
+
+  void write_linear(int row, const Tensor& x, const Tensor& weight) override
+  {
+    TORCH_CHECK(weight.dim() == 2 && weight.size(0) == width() && x.dim() >= 1 &&
+                    x.size(-1) == weight.size(1) &&
+                    x.numel() == router_.config().extent.num_positions * weight.size(1),
+                "mhar: a row of ", sizes_, " is no product of ", x.sizes(), " and ",
+                weight.sizes());
+    TORCH_CHECK(x.scalar_type() == options_.dtype() && weight.scalar_type() == options_.dtype(),
+                "mhar: a row of ", options_.dtype(), " is no product of ", x.dtype(), " and ",
+                weight.dtype());
+    const Tensor place = append(row);
+    if (!place.defined()) { return; }
+    Tensor matrix = place.view({router_.config().extent.num_positions, width()});
+    at::mm_out(matrix, x.reshape({matrix.size(0), weight.size(1)}), weight.t());
   }
 
   void read(int call, const call_tensors& tensors) override
@@ -125,7 +141,7 @@ public:
     const Tensor dy = in(tensors.y);
     const Tensor combined = in(tensors.combined);
     upstream.output_gradient = matrix_of(dy);
-    if (combined.defined()) { upstream.combined = matrix_of(combined); }
+    upstream.combined = matrix_of(combined.defined() ? combined : mix);
     upstream.partial_gradient = out(tensors.partial_gradient);
     take(call, upstream, in(tensors.private_row), out(tensors.private_gradient));
   }
@@ -194,6 +210,18 @@ private:
   [[nodiscard]] static bool is_in_backward()
   {
     return torch::autograd::get_current_graph_task_id() != -1;
+  }
+
+  //! The place of the next row; undefined for a row that was written before: of a sublayer that
+  //! is computed again.
+  [[nodiscard]] Tensor append(int row)
+  {
+    if (row < router_.num_rows() && is_in_backward()) { return {}; }
+    TORCH_CHECK(row == router_.num_rows(), "mhar: row ", row, " is written where row ",
+                router_.num_rows(), " is next");
+    Tensor place = this->row(row);
+    TORCH_CHECK(router_.append() != nullptr, "mhar: the pass has no row ", row);
+    return place;
   }
 
   //! A row's worth of the pass's memory.

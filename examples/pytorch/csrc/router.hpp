@@ -207,6 +207,14 @@ inline Tensor router_write(const Tensor& state, const Tensor&, int64_t row, cons
   return token_of(pass);
 }
 
+inline Tensor router_write_linear(const Tensor& state, const Tensor&, int64_t row, const Tensor& x,
+                                  const Tensor& weight)
+{
+  depth_pass& pass = pass_of(state);
+  pass.write_linear(static_cast<int>(row), x, weight);
+  return token_of(pass);
+}
+
 inline std::tuple<Tensor, Tensor> router_write_backward(const Tensor& state, const Tensor&,
                                                         int64_t row, at::IntArrayRef sizes,
                                                         bool wanted)

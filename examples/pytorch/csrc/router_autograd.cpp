@@ -2,6 +2,8 @@
 //! The router's operators as nodes of autograd's graph. Tokens make the backward visit the steps of
 //! a pass in the opposite order; saved tensors keep the pass alive as long as a backward may come.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -33,6 +35,8 @@ using begin_backward_type = std::vector<Tensor>(const Tensor&, const Tensor&, co
                                                 const optional_tensor&, const optional_tensor&,
                                                 const optional_tensor&, c10::List<bool>);
 using write_type = Tensor(const Tensor&, const Tensor&, int64_t, const Tensor&);
+using write_linear_type = Tensor(const Tensor&, const Tensor&, int64_t, const Tensor&,
+                                 const Tensor&);
 using write_backward_type = std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, int64_t,
                                                        SymIntArrayRef, bool);
 using read_type = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, int64_t,
@@ -53,6 +57,11 @@ optional_tensor if_defined(const Tensor& tensor)
 Tensor token_of(const Tensor& gradient, const Tensor& like)
 {
   return gradient.defined() ? gradient : at::empty({0}, like.options());
+}
+
+Tensor positions_of(const Tensor& tensor)
+{
+  return tensor.dim() > 1 ? tensor.flatten(0, -2) : tensor.unsqueeze(0);
 }
 
 //! Which optional inputs of a node want a gradient: absent ones have no edge.
@@ -140,6 +149,40 @@ public:
   }
 };
 
+//! Saves the product a copy: it is computed in its row's place.
+class write_linear : public torch::autograd::Function<write_linear>
+{
+public:
+  static Tensor forward(AutogradContext* graph, const Tensor& state, const Tensor& token,
+                        int64_t row, const Tensor& x, const Tensor& weight)
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    graph->set_materialize_grads(false);
+    graph->save_for_backward({state, token, x, weight});
+    graph->saved_data["row"] = row;
+    return call<write_linear_type>("mhar::router_write_linear", state, token, row, x, weight);
+  }
+
+  static variable_list backward(AutogradContext* graph, variable_list gradients)
+  {
+    const variable_list saved = graph->get_saved_variables();
+    const Tensor& x = saved[2];
+    const Tensor& weight = saved[3];
+    const bool wants_x = graph->needs_input_grad(2);
+    const bool wants_weight = graph->needs_input_grad(3);
+    std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
+    sizes.back() = weight.sym_size(0);
+    auto [gradient, token] = call<write_backward_type>(
+        "mhar::router_write_backward", saved[0], token_of(gradients[0], saved[1]),
+        graph->saved_data["row"].toInt(), SymIntArrayRef{sizes}, wants_x || wants_weight);
+    variable_list result(5);
+    result[1] = token;
+    if (wants_x) { result[3] = at::matmul(gradient, weight); }
+    if (wants_weight) { result[4] = at::mm(positions_of(gradient).t(), positions_of(x)); }
+    return result;
+  }
+};
+
 class read : public torch::autograd::Function<read>
 {
 public:
@@ -192,6 +235,12 @@ std::tuple<Tensor, Tensor> router_begin(
   return {out[0], out[1]};
 }
 
+Tensor router_write_linear(const Tensor& state, const Tensor& token, int64_t row, const Tensor& x,
+                           const Tensor& weight)
+{
+  return write_linear::apply(state, token, row, x, weight);
+}
+
 Tensor router_write(const Tensor& state, const Tensor& token, int64_t row, const Tensor& value)
 {
   return write::apply(state, token, row, value);
@@ -214,6 +263,7 @@ TORCH_LIBRARY_IMPL(mhar, Autograd, library)
 {
   library.impl("router_begin", &router_begin);
   library.impl("router_write", &router_write);
+  library.impl("router_write_linear", &router_write_linear);
   library.impl("router_read", &router_read);
   for (const char* name :
        {"router_begin_backward", "router_write_backward", "router_read_backward"}) {

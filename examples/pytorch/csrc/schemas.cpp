@@ -37,6 +37,9 @@ TORCH_LIBRARY(mhar, library)
       "-> (Tensor private_gradient, Tensor partial_gradient, Tensor token)");
   library.def("router_write(Tensor state, Tensor token, int row, Tensor value) -> Tensor");
   library.def(
+      "router_write_linear(Tensor state, Tensor token, int row, Tensor x, Tensor weight) -> "
+      "Tensor");
+  library.def(
       "router_write_backward(Tensor state, Tensor token, int row, SymInt[] sizes, bool wanted) "
       "-> (Tensor gradient, Tensor token)");
   library.def("router_row(Tensor state, int row) -> Tensor");
@@ -49,6 +52,7 @@ TORCH_LIBRARY_IMPL(mhar, CompositeExplicitAutograd, library)
   library.impl("router_read", &mhar_torch::router_read);
   library.impl("router_read_backward", &mhar_torch::router_read_backward);
   library.impl("router_write", &mhar_torch::router_write);
+  library.impl("router_write_linear", &mhar_torch::router_write_linear);
   library.impl("router_write_backward", &mhar_torch::router_write_backward);
   library.impl("router_row", &mhar_torch::router_row);
 }

@@ -102,6 +102,13 @@ class Run:
                                         value.to(self._dtype))
         self._next_row += 1
 
+    def write_linear(self, x, weight):
+        """The next row is x @ weight.T, [..., width], computed in its place."""
+        self._check_mode()
+        self._token = _ops.router_write_linear(self._state, self._token, self._next_row,
+                                               x.to(self._dtype), weight.to(self._dtype))
+        self._next_row += 1
+
     def next_row(self):
         """The place of the next row, for a producer that writes it there (outside of autograd)."""
         return _ops.router_row(self._state, self._next_row)
@@ -111,10 +118,11 @@ class Run:
         of the block so far. `partial` is added to the (gated) mix."""
         self._check_mode()
         r = self._router
-        with_mix = partial is not None or r.gate is not None or r.output_norm
+        # What a norm reads is the mix itself where nothing is done to it before.
+        is_changed = partial is not None or r.gate is not None
         y, _, _, self._token = _ops.router_read(
-            self._state, self._token, site, self._sizes, with_mix, r.output_norm, private_row,
-            partial)
+            self._state, self._token, site, self._sizes, is_changed or r.output_norm,
+            is_changed and r.output_norm, private_row, partial)
         # A checkpointed region may come here again: its next row is the one it was.
         self._next_row = r.rows_read_by(site)
         return y
@@ -133,6 +141,11 @@ def _(sizes, dtype, arrangement, calls_per_block, num_heads, query, *_):
 
 @torch.library.register_fake("mhar::router_write")
 def _(state, token, row, value):
+    return token.new_empty(0)
+
+
+@torch.library.register_fake("mhar::router_write_linear")
+def _(state, token, row, x, weight):
     return token.new_empty(0)
 
 

@@ -5,6 +5,7 @@ import unittest
 
 try:
     import torch
+    from torch.distributed.fsdp import fully_shard
     from torch.utils.checkpoint import checkpoint
 
     from mhar_torch import Router
@@ -120,17 +121,31 @@ class Model(torch.nn.Module):
         return self.router(embedding, self.sublayers)
 
 
-def train_one_of_two(rank, folder):
+def replicated(model):
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def sharded(model):
+    """Every sublayer gathers its own parameters, the model the router's."""
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    for sublayer in model.sublayers:
+        fully_shard(sublayer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def train_one_of_two(rank, folder, spread):
     """One of two ranks of data-parallel training, each on half of the positions."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank,
                                          world_size=2)
     router, sublayers, embedding = make()
-    model = torch.nn.parallel.DistributedDataParallel(Model(router, sublayers))
+    model = spread(Model(router, sublayers))
     for _ in range(2):
         model.zero_grad()
         loss_of(model(embedding[rank : rank + 1])).backward()
+    whole = [getattr(leaf.grad, "full_tensor", lambda g=leaf.grad: g)()
+             for leaf in leaves(router, sublayers)]
     if rank == 0:
-        torch.save([leaf.grad for leaf in leaves(router, sublayers)], f"{folder}/gradients")
+        torch.save(whole, f"{folder}/gradients")
     torch.distributed.destroy_process_group()
 
 
@@ -313,6 +328,43 @@ class OnCpu(unittest.TestCase):
                 run.write(torch.tanh(run.read(site), out=run.next_row()))
             self.assertTrue(torch.equal(run.read(SITES), expected))
 
+    def test_linear_rows(self):
+        """A product that is computed in its row's place, plain, compiled and computed again."""
+        router, sublayers, embedding = self.make()
+        for f in sublayers:
+            f[0].bias = None
+        wanted = leaves(router, embedding, *(f[0].weight for f in sublayers))
+        expected = router(embedding, [f[0] for f in sublayers])
+
+        def model(again):
+            run = router.begin(embedding)
+            for site, f in enumerate(sublayers):
+                step = lambda f=f, s=site: run.write_linear(run.read(s), f[0].weight)
+                checkpoint(step, use_reentrant=False) if again else step()
+            return run.read(SITES)
+
+        theirs = torch.autograd.grad(loss_of(expected), wanted)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        for mine in (model(False), model(True), compiled(False)):
+            torch.testing.assert_close(mine, expected)
+            self.assert_all_close(torch.autograd.grad(loss_of(mine), wanted), theirs)
+        run = router.begin(embedding)
+        with self.assertRaisesRegex(RuntimeError, "is no product of"):
+            run.write_linear(run.read(0), sublayers[0][0].weight[:, 1:])
+
+    def test_autocast(self):
+        """Sublayers that autocast turns to 16 bits write rows of the embedding's type."""
+        router, sublayers, embedding = parts = self.make(dtype=torch.float32)
+
+        def model(run):
+            with torch.autocast(self.device, torch.bfloat16):
+                return full(run, embedding, sublayers)
+
+        mine, theirs = model(router.begin(embedding)), model(Eager(router, embedding))
+        self.assertEqual(mine.dtype, torch.float32)
+        for a, b in zip(gradients(mine, parts), gradients(theirs, parts)):
+            self.assertLess((a - b).norm() / b.norm(), 4e-2)
+
     def test_strided_gradients_and_outputs(self):
         router, sublayers, embedding = parts = self.make()
         strided = [lambda x, f=f: f(x).transpose(0, 1).contiguous().transpose(0, 1)
@@ -413,9 +465,10 @@ class OnCpu(unittest.TestCase):
         router, sublayers, embedding = make()
         expected = torch.autograd.grad(loss_of(router(embedding, sublayers)) / 2,
                                        leaves(router, sublayers))
-        with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(train_one_of_two, (folder,), nprocs=2)
-            self.assert_all_close(torch.load(f"{folder}/gradients"), expected)
+        for spread in (replicated, sharded):
+            with self.subTest(spread.__name__), tempfile.TemporaryDirectory() as folder:
+                torch.multiprocessing.spawn(train_one_of_two, (folder, spread), nprocs=2)
+                self.assert_all_close(torch.load(f"{folder}/gradients"), expected)
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "no CUDA device")
