@@ -24,6 +24,7 @@ class Config:
     routing_heads: int = 1  # 1 is attention residuals
     block: int = 8  # sublayers of a block, in block and delta mode
     routing: str = "formula"  # formula, call, router or published: which program mixes
+    fused_norms: bool = False  # with a router: what it reads is normed, and layers have no norms
     theta: float = 1e4
     eps: float = 1e-6
 
@@ -60,6 +61,10 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
+def norm_of_stream(c):
+    return nn.Identity() if c.fused_norms else RMSNorm(c.width, c.eps)
+
+
 def rotate(x, cos, sin):
     """Rotary embedding of [B, heads, T, k]: halves of a head are the two coordinates."""
     a, b = x.chunk(2, -1)
@@ -67,6 +72,8 @@ def rotate(x, cos, sin):
 
 
 class Attention(nn.Module):
+    """Without its last product, as MLP: that makes a row (see Layer)."""
+
     def __init__(self, c):
         super().__init__()
         self.head_width = c.width // c.attention_heads
@@ -82,7 +89,7 @@ class Attention(nn.Module):
         q = rotate(self.q_norm(split(self.q_proj(x))), cos, sin)
         k = rotate(self.k_norm(split(self.k_proj(x))), cos, sin)
         y = F.scaled_dot_product_attention(q, k, split(self.v_proj(x)), is_causal=True, enable_gqa=True)
-        return self.o_proj(y.transpose(1, 2).flatten(-2))
+        return y.transpose(1, 2).flatten(-2)
 
 
 class MLP(nn.Module):
@@ -93,22 +100,29 @@ class MLP(nn.Module):
         self.down_proj = Linear(c.hidden, c.width)
 
     def forward(self, x):
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return F.silu(self.gate_proj(x)) * self.up_proj(x)
 
 
 class Layer(nn.Module):
-    """The two sublayers and their norms; `forward` is how plain mode connects them."""
+    """The two sublayers and their norms: `attend` and `feed` are all but their last products, which a depth history computes in
+    the place of a row. `forward` is how plain mode connects them."""
 
     def __init__(self, c):
         super().__init__()
-        self.input_layernorm = RMSNorm(c.width, c.eps)
+        self.input_layernorm = norm_of_stream(c)
         self.self_attn = Attention(c)
-        self.post_attention_layernorm = RMSNorm(c.width, c.eps)
+        self.post_attention_layernorm = norm_of_stream(c)
         self.mlp = MLP(c)
 
+    def attend(self, x, cos, sin):
+        return self.self_attn(self.input_layernorm(x), cos, sin)
+
+    def feed(self, x):
+        return self.mlp(self.post_attention_layernorm(x))
+
     def forward(self, h, cos, sin):
-        h = h + self.self_attn(self.input_layernorm(h), cos, sin)
-        return h + self.mlp(self.post_attention_layernorm(h))
+        h = h + self.self_attn.o_proj(self.attend(h, cos, sin))
+        return h + self.mlp.down_proj(self.feed(h))
 
 
 class Decoder(nn.Module):
@@ -120,7 +134,7 @@ class Decoder(nn.Module):
         self.dtype = dtype
         self.embed_tokens = nn.Embedding(config.vocabulary, config.width)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.norm = RMSNorm(config.width, config.eps)
+        self.norm = norm_of_stream(config)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
@@ -147,8 +161,8 @@ class Decoder(nn.Module):
             return self.norm(h), None
         history = begin(self, h)
         for i, layer in enumerate(self.layers):
-            history.write(layer.self_attn(layer.input_layernorm(history.read(2 * i)), cos, sin))
-            history.write(layer.mlp(layer.post_attention_layernorm(history.read(2 * i + 1))))
+            history.write_linear(layer.attend(history.read(2 * i), cos, sin), layer.self_attn.o_proj.weight)
+            history.write_linear(layer.feed(history.read(2 * i + 1)), layer.mlp.down_proj.weight)
         return self.norm(history.read(2 * len(self.layers))), history
 
     def logits(self, tokens):
@@ -159,13 +173,23 @@ class Decoder(nn.Module):
 
     def compile_parts(self):
         """Compiles what repeats, once for all layers: whole layers in plain mode, else what lies between routing calls."""
-        plain = self.config.mode == "plain"
         for layer in self.layers:
-            for part in [layer] if plain else layer.children():
-                part.compile(dynamic=False)
+            if self.config.mode == "plain":
+                layer.compile(dynamic=False)
+                continue
+            layer.attend = torch.compile(layer.attend, dynamic=False)
+            layer.feed = torch.compile(layer.feed, dynamic=False)
         self.norm.compile(dynamic=False)
         self.cross_entropy = torch.compile(tied_cross_entropy, dynamic=False)
         return self
+
+
+def fuse_norms(state):
+    """A full model's state (or its gradients, by name) with the weights of its norms where fused_norms has them."""
+    is_norm = lambda name: name == "norm.weight" or name.endswith("layernorm.weight")
+    norms = [value for name, value in state.items() if is_norm(name)]  # in the order of the sites
+    kept = {name: value for name, value in state.items() if not is_norm(name)}
+    return kept | {"sites.output_norm_weight": torch.stack(norms)}
 
 
 def tied_cross_entropy(x, embedding, targets):

@@ -6,6 +6,8 @@ import sys
 
 import torch
 
+from residual import History
+
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "bench" / "peers"))
 import paper  # noqa: E402
 
@@ -46,7 +48,7 @@ class _Read(torch.autograd.Function):
         return gradient.new_empty(0), *parameters, None, None
 
 
-class Published:
+class Published(History):
     def __init__(self, model, embedding):
         self.sites = list(zip(model.sites.query.unbind(), model.sites.norm_weight.unbind()))
         self.num_heads = model.config.routing_heads

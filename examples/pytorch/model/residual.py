@@ -2,7 +2,8 @@
 """How sublayers are connected: what each one reads from the depth history, and where its output goes.
 
 A history is made of the embedding for one forward pass. `read(i)` is what the norm of sublayer i reads, `write(y)` takes the
-output of the sublayer that read last. Which program does the mixing is a separate choice, `routing`:
+output of the sublayer that read last, `write_linear(x, weight)` the two factors of that output. Which program does the mixing
+is a separate choice, `routing`:
 
   formula    PyTorch, differentiated by autograd (formula.py)
   call       mhar_torch.route, one call at a time
@@ -11,6 +12,7 @@ output of the sublayer that read last. Which program does the mixing is a separa
 """
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import formula
 
@@ -30,6 +32,8 @@ class Sites(nn.Module):
 
 
 def make_sites(config):
+    if config.fused_norms and (config.mode, config.routing) != ("full", "router"):
+        raise ValueError("norms are fused with a router, in full mode")
     if config.mode == "plain":
         return None
     if config.mode != "full" and config.routing in ("router", "published"):
@@ -38,11 +42,17 @@ def make_sites(config):
         from mhar_torch import Router  # needs the built extension
 
         # The same parameters under the same names.
-        return Router(config.sites - 1, config.width, config.routing_heads, eps=config.eps, reuse_rows=True)
+        return Router(config.sites - 1, config.width, config.routing_heads, eps=config.eps, reuse_rows=True,
+                      output_norm=config.fused_norms, output_norm_eps=config.eps)
     return Sites(config)
 
 
-class Calls:
+class History:
+    def write_linear(self, x, weight):
+        self.write(F.linear(x, weight.to(x.dtype)))
+
+
+class Calls(History):
     """Routing by single calls over a list of rows."""
 
     def __init__(self, model, embedding):

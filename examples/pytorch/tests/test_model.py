@@ -18,7 +18,7 @@ try:
     import plot_depth
     import train_text
     from convert_delta import load, save, to_delta
-    from decoder import PAPER, Config, Decoder
+    from decoder import PAPER, Config, Decoder, fuse_norms
     from residual import Block, Full
 except ImportError as reason:
     raise unittest.SkipTest(f"PyTorch is missing: {reason}")
@@ -165,6 +165,21 @@ class ModelTest(unittest.TestCase):
         for heads in (1, 4):
             same = dict(dtype=torch.float64, mode="full", routing_heads=heads)
             self.assert_same_training(stirred(tiny(**same)), stirred(tiny(**same, routing="router")))
+
+    @unittest.skipUnless(hasattr(mhar_torch, "Router"), "the extension is not built")
+    def test_fused_norms_are_the_layers_norms(self):
+        same = dict(dtype=torch.float64, mode="full", routing_heads=4)
+        model = stirred(tiny(**same))
+        fused = tiny(**same, routing="router", fused_norms=True)
+        fused.load_state_dict(fuse_norms(model.state_dict()))
+        loss, gradients = loss_and_gradients(model)
+        fused_loss, fused_gradients = loss_and_gradients(fused)
+        torch.testing.assert_close(fused_loss, loss)
+        torch.testing.assert_close(fused_gradients, fuse_norms(gradients))
+
+    def test_norms_are_fused_with_a_router_only(self):
+        with self.assertRaisesRegex(ValueError, "router"):
+            tiny(mode="full", fused_norms=True)
 
     @unittest.skipUnless(mhar_torch, "the extension is not built")
     def test_operator_keeps_the_plain_model_too(self):
