@@ -35,13 +35,25 @@ def config_of(scale, mode):
     config = PAPER[scale]
     if mode == "plain":
         return config
-    return replace(config, mode="full", routing_heads=config.kv_heads, routing=mode)
+    routing = "router" if mode == "fused" else mode
+    return replace(config, mode="full", routing_heads=config.kv_heads, routing=routing, fused_norms=mode == "fused")
+
+
+def clip_gradients(parameters, max_norm):
+    """torch.nn.utils.clip_grad_norm_, which takes a slow path, a kernel or two per parameter, where types differ."""
+    by_type = {}
+    for parameter in parameters:
+        by_type.setdefault(parameter.dtype, []).append(parameter)
+    norm = torch.nn.utils.get_total_norm([p.grad for group in by_type.values() for p in group])
+    for dtype, group in by_type.items():
+        torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm.to(dtype))
 
 
 class Step:
     """One training step of a fresh model; `replay` runs it from a graph."""
 
     def __init__(self, config, batch, length):
+        self.memory_before = torch.cuda.memory_allocated()
         torch.manual_seed(0)
         with torch.device("cuda"):
             self.model = Decoder(config, torch.bfloat16).to(torch.bfloat16)
@@ -56,14 +68,14 @@ class Step:
         self.optimizer.zero_grad()
         loss = self.model.loss(self.tokens[:, :-1], self.tokens[:, 1:])
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        clip_gradients(self.model.parameters(), 1.0)
         self.optimizer.step()
         return loss.detach()
 
     def peak_gb(self):
         torch.cuda.reset_peak_memory_stats()
         self()
-        return torch.cuda.max_memory_allocated() / 1e9
+        return (torch.cuda.max_memory_allocated() - self.memory_before) / 1e9
 
     def capture(self):
         self.optimizer.zero_grad()
@@ -73,17 +85,13 @@ class Step:
         self.replay = graph.replay
 
 
-def milliseconds(work, repetitions):
-    """Median of single runs between two events."""
-    times = []
-    for _ in range(repetitions):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    return statistics.median(times)
+def milliseconds(work):
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop)
 
 
 def parts_of(step):
@@ -93,7 +101,7 @@ def parts_of(step):
         torch.cuda.synchronize()
     sums = dict.fromkeys(PARTS, 0.0)
     events = profile.key_averages()
-    for event in sorted(events, key=lambda event: -event.self_device_time_total)[:12]:
+    for event in sorted(events, key=lambda event: -event.self_device_time_total)[:30]:
         print(f"{event.self_device_time_total * 1e-3:9.3f} ms {event.count:5} times  {event.key[:100]}")
     for event in events:
         name = event.key.lower()
@@ -111,7 +119,8 @@ def tune_published(config, positions):
     paper.tune(Shape("", calls, positions, config.width, config.routing_heads), quick_time)
 
 
-def measure(scale, mode, repetitions, profiled):
+def prepare(scale, mode, profiled):
+    """A step that can be replayed, and what is known of it but its time."""
     config = config_of(scale, mode)
     batch, length = BATCH[scale]
     if mode == "published":
@@ -122,46 +131,65 @@ def measure(scale, mode, repetitions, profiled):
     step.capture()
     for _ in range(3):
         step.replay()
-    result = {"ms": milliseconds(step.replay, repetitions), "peak_gb": peak, "first_losses": losses,
-              "last_loss": step.loss.item()}
+    result = {"peak_gb": peak, "first_losses": losses, "last_loss": step.loss.item()}
     if profiled:
         result["parts_ms"] = parts_of(step)
-    return result
+    return step, result
 
 
-def measure_or_say_why(*arguments):
-    try:
-        return measure(*arguments)
-    except (torch.OutOfMemoryError, ImportError, NotImplementedError, RuntimeError) as error:
-        return {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
-    finally:
+def measure(scale, modes, repetitions, profiled):
+    """Results by mode. The modes' steps take turns, so that a change of the clocks meets all of them."""
+    steps, results = {}, {}
+    for mode in modes:
+        start = time.perf_counter()
+        try:
+            steps[mode], results[mode] = prepare(scale, mode, profiled)
+        except (torch.OutOfMemoryError, ImportError, NotImplementedError, RuntimeError) as error:
+            results[mode] = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
         gc.collect()
         torch.cuda.empty_cache()
+        print(scale, mode, results[mode], f"in {time.perf_counter() - start:.0f} s", flush=True)
+    times = [{mode: milliseconds(step.replay) for mode, step in steps.items()} for _ in range(repetitions)]
+    for mode in steps:
+        results[mode]["ms"] = statistics.median(time[mode] for time in times)
+        print(f"{scale} {mode} {results[mode]['ms']:.2f} ms", flush=True)
+    return results
 
 
 # Names in the result file of what measures are called here.
-NAMES = {"plain": "plain", "router": "mhar", "call": "mhar_call", "formula": "formula", "published": "paper"}
+NAMES = {"plain": "plain", "router": "mhar", "fused": "mhar_fused", "call": "mhar_call", "formula": "formula",
+         "published": "paper"}
+
+
+def earlier(path):
+    """What the file holds already: scales and modes that are not measured now keep their numbers, which bear a date."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {"scales": {}}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="the JSON file to write")
+    parser.add_argument("--out", required=True, help="the JSON file to write, or to bring up to date")
     parser.add_argument("--scales", nargs="+", default=list(PAPER), choices=list(PAPER))
     parser.add_argument("--modes", nargs="+", default=["plain", "router", "published"], choices=list(NAMES))
     parser.add_argument("--repetitions", type=int, default=20)
     parser.add_argument("--profile", action="store_true", help="also where the time goes")
     options = parser.parse_args()
     torch.cuda.set_stream(torch.cuda.Stream())
-    document = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-                "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "scales": {}}
+    document = earlier(options.out) | {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     for scale in options.scales:
         batch, length = BATCH[scale]
-        entry = document["scales"][scale] = {"batch": batch, "length": length}
-        for mode in options.modes:
-            start = time.perf_counter()
-            result = measure_or_say_why(scale, mode, options.repetitions, options.profile)
-            print(scale, mode, result, f"in {time.perf_counter() - start:.0f} s", flush=True)
-            for key, value in result.items():
+        entry = document["scales"].setdefault(scale, {}) | {"batch": batch, "length": length}
+        document["scales"][scale] = entry
+        results = measure(scale, options.modes, options.repetitions, options.profile)
+        gc.collect()
+        torch.cuda.empty_cache()
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        for mode, result in results.items():
+            for key, value in ({"date": now} | result).items():
                 entry[f"{NAMES[mode]}_{key}"] = value
         for name in NAMES.values():
             if name != "plain" and f"{name}_ms" in entry and "plain_ms" in entry:
