@@ -113,3 +113,35 @@ TEST_CASE("analysis: the probe finds no disagreement in a query of zeros, and so
   call_case<float> some{options, random};
   CHECK(probe(some) > 0.01);
 }
+
+TEST_CASE("analysis: weights of no meaning are refused by name")
+{
+  const std::vector<float> values(24, 0.5f);
+  const mhar::analysis::depth_weights<float> good{values.data(), 2, 3, 4};
+  const mhar::analysis::depth_weights<float> shared{values.data(), 2, 1, 4};
+  CHECK(mhar::analysis::width_disagreement(good, shared) == 0);
+  const auto refused = [](const char* argument, const auto& call) {
+    try {
+      static_cast<void>(call());
+      FAIL_CHECK("accepted");
+    } catch (const mhar::invalid_argument& failure) {
+      CHECK(std::string{failure.failure().argument} == argument);
+    }
+  };
+  for (const mhar::analysis::depth_weights<float>& bad :
+       {mhar::analysis::depth_weights<float>{values.data(), -1, 3, 4},
+        mhar::analysis::depth_weights<float>{values.data(), 2, 0, 4},
+        mhar::analysis::depth_weights<float>{values.data(), 2, 3, -4},
+        mhar::analysis::depth_weights<float>{nullptr, 2, 3, 4}}) {
+    refused("weights", [&] { return mhar::analysis::mean_weights(bad); });
+    refused("weights", [&] { return mhar::analysis::head_deviation(bad); });
+    refused("weights", [&] { return mhar::analysis::head_entropy(bad); });
+    refused("weights", [&] { return mhar::analysis::head_disagreement(bad); });
+    refused("slices", [&] { return mhar::analysis::width_disagreement(bad, shared); });
+  }
+  for (const mhar::analysis::depth_weights<float>& other :
+       {mhar::analysis::depth_weights<float>{values.data(), 1, 1, 4},
+        mhar::analysis::depth_weights<float>{values.data(), 2, 1, 3}, good}) {
+    refused("shared", [&] { return mhar::analysis::width_disagreement(good, other); });
+  }
+}

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A router and the CPU backend allocate nothing once the router is built.
+//! A router and the CPU backend allocate nothing once the router is built, and neither do single calls.
+#include <mhar/cpu/aligned_memory.hpp>
 #include <mhar/cpu/backend.hpp>
+#include <mhar/cpu/merge.hpp>
+#include <mhar/cpu/route.hpp>
+#include <mhar/cpu/route_gradient.hpp>
 #include <mhar/router/depth_router.hpp>
 
 #include <doctest/doctest.h>
@@ -79,6 +83,50 @@ TEST_CASE("router: nothing is allocated after construction")
       mhar::check(router.row_gradient({}, n, {}));
     }
     mhar::check(router.finish_backward({}, gradients.data()));
+    CHECK(allocations == before);
+  }
+}
+
+TEST_CASE("cpu: a call, its gradients and a merge allocate nothing, on threads of a pool neither")
+{
+  constexpr std::int64_t positions = 40;
+  constexpr std::int64_t width = 12;
+  constexpr std::int64_t elements = positions * width;
+  std::vector<float> numbers(10 * elements, 0.5f);
+  std::vector<float> written(5 * elements);
+  float* const out = written.data();
+  mhar::route_problem<float> forward;
+  forward.extent = {positions, width, 3};
+  forward.num_rows = 4;
+  forward.rows = mhar::source_major<float>(numbers.data(), positions, width);
+  forward.site.query = numbers.data();
+  forward.site.norm_weight = numbers.data();
+  forward.stage.norm = mhar::output_norm::rms;
+  forward.outputs.y = {out, width};
+  forward.outputs.weights = out + elements;
+  mhar::route_gradient_problem<float> backward;
+  backward.extent = forward.extent;
+  backward.num_rows = forward.num_rows;
+  backward.rows = forward.rows;
+  backward.site = forward.site;
+  backward.stage = forward.stage;
+  backward.output_gradient = {static_cast<const float*>(numbers.data()), width};
+  backward.row_gradients = {out, mhar::element::float32, elements, width};
+  backward.gradients.query = out + 4 * elements;
+  mhar::merge_problem<float> merge;
+  merge.extent = forward.extent;
+  merge.num_parts = 3;
+  merge.parts = forward.rows;
+  merge.part_lse = numbers.data();
+  merge.part_lse_stride = positions * 3;
+  merge.mix = {out, width};
+  mhar::cpu::thread_pool pool{2};
+  for (const mhar::cpu::executor run : {mhar::cpu::executor{}, pool.get()}) {
+    const mhar::cpu::aligned_memory memory{std::size_t{1} << 20};
+    const std::size_t before = allocations;
+    mhar::check(mhar::cpu::route(forward, memory.context(run)));
+    mhar::check(mhar::cpu::route_gradient(backward, memory.context(run)));
+    mhar::check(mhar::cpu::merge(merge, memory.context(run)));
     CHECK(allocations == before);
   }
 }

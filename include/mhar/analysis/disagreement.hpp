@@ -36,13 +36,18 @@ template <class Real>
 //!
 //!   slices  [P, S, N]  weights of the call with num_heads = S
 //!   shared  [P, 1, N]  weights of the call with num_heads = 1, over the same rows
-//! Numbers of positions and sources agree; 0 without positions.
+//! 0 without positions. Throws invalid_argument unless numbers of positions and sources agree.
 template <class Real>
 [[nodiscard]] double width_disagreement(const depth_weights<Real>& slices,
                                         const depth_weights<Real>& shared)
 {
-  MHAR_ASSERT(slices.num_positions == shared.num_positions);
-  MHAR_ASSERT(slices.num_sources == shared.num_sources && shared.num_heads == 1);
+  check_weights(slices, "slices");
+  check_weights(shared, "shared");
+  if (slices.num_positions != shared.num_positions || slices.num_sources != shared.num_sources ||
+      shared.num_heads != 1) {
+    check(status{code::bad_shape, "shared",
+                 "has one head, and as many positions and sources as the slices"});
+  }
   double sum = 0;
   for (std::int64_t p = 0; p < slices.num_positions; ++p) {
     for (int h = 0; h < slices.num_heads; ++h) {
@@ -58,6 +63,7 @@ template <class Real>
 template <class Real>
 [[nodiscard]] double head_disagreement(const depth_weights<Real>& weights)
 {
+  check_weights(weights, "weights");
   double sum = 0;
   for (std::int64_t p = 0; p < weights.num_positions; ++p) {
     for (int n = 0; n < weights.num_sources; ++n) {

@@ -29,6 +29,7 @@ struct head_map
 template <class Real>
 [[nodiscard]] head_map mean_weights(const depth_weights<Real>& weights)
 {
+  check_weights(weights, "weights");
   const auto num_entries =
       static_cast<std::size_t>(weights.num_heads) * static_cast<std::size_t>(weights.num_sources);
   head_map map{weights.num_heads, weights.num_sources, std::vector<double>(num_entries)};
@@ -75,6 +76,7 @@ template <class Real>
 template <class Real>
 [[nodiscard]] std::vector<double> head_entropy(const depth_weights<Real>& weights)
 {
+  check_weights(weights, "weights");
   std::vector<double> means(static_cast<std::size_t>(weights.num_heads));
   for (std::int64_t p = 0; p < weights.num_positions; ++p) {
     for (int h = 0; h < weights.num_heads; ++h) {

@@ -2,7 +2,7 @@
 //! The depth weights of one routing call as the analysis reads them: a host view [P, H, N].
 #pragma once
 
-#include <mhar/config.hpp>
+#include <mhar/status.hpp>
 
 #include <cstdint>
 
@@ -25,6 +25,19 @@ struct depth_weights
     return data + (position * num_heads + head) * num_sources;
   }
 };
+
+//! Throws invalid_argument for counts that mean nothing, and for weights that are not there.
+template <class Real>
+void check_weights(const depth_weights<Real>& weights, const char* argument)
+{
+  if (weights.num_positions < 0 || weights.num_heads < 1 || weights.num_sources < 1) {
+    check(status{code::bad_shape, argument,
+                 "positions must not be negative; there is at least one head and one source"});
+  }
+  if (weights.data == nullptr && weights.num_positions > 0) {
+    check(status{code::missing_argument, argument, "the weights are required"});
+  }
+}
 
 }  // namespace analysis
 MHAR_NAMESPACE_END
