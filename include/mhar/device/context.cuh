@@ -2,7 +2,7 @@
 //! What every verb of the CUDA backend is given besides its problem: a stream, scratch memory, and how to launch.
 #pragma once
 
-#include <mhar/config.hpp>
+#include <mhar/types/view.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,8 @@ enum class dependent_launch : std::uint8_t
 };
 
 //! Trivially copyable. `workspace` is memory of the stream's device, 256-byte aligned, that nobody else uses until the verb's
-//! work in the stream is done; workspace_bytes(problem, context) says how much a problem needs.
+//! work in the stream is done; workspace_bytes(problem, context) says how much a problem needs. One that is off that boundary, or
+//! lies over an array of the problem, is refused.
 struct context
 {
   cuda::stream_ref stream;
@@ -33,6 +34,8 @@ struct context
       : stream{stream_of_work}, workspace{memory}, workspace_bytes{bytes}, dependency{launch}
   {
   }
+
+  [[nodiscard]] workspace_view scratch() const noexcept { return {workspace, workspace_bytes}; }
 };
 
 }  // namespace device

@@ -66,7 +66,7 @@ template <class T>
 template <class T>
 status advance(const advance_problem<T>& problem, const context& where) noexcept
 {
-  if (const status valid = validate(problem); !valid.ok()) { return valid; }
+  if (const status valid = detail::check_problem(problem, where); !valid.ok()) { return valid; }
   if (problem.extent.num_positions == 0) { return {}; }
   detail::device_properties properties;
   if (const status asked = detail::query(properties); !asked.ok()) { return asked; }

@@ -54,7 +54,7 @@ template <class T>
 template <class T>
 status gather(const gather_problem<T>& problem, const context& where) noexcept
 {
-  if (const status valid = validate(problem); !valid.ok()) { return valid; }
+  if (const status valid = detail::check_problem(problem, where); !valid.ok()) { return valid; }
   if (problem.extent.num_positions == 0) { return {}; }
   if (const status chunks = detail::check_chunks(problem.partials, problem.extent); !chunks.ok()) {
     return chunks;

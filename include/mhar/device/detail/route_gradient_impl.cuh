@@ -2,11 +2,11 @@
 //! Launcher of the backward of one routing call.
 #pragma once
 
+#include <mhar/device/detail/check_problem.cuh>
 #include <mhar/device/detail/launch.cuh>
 #include <mhar/device/detail/route_gradient_plan.cuh>
 #include <mhar/device/route_gradient.cuh>
 #include <mhar/kernel/route_gradient.cuh>
-#include <mhar/types/validate.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -291,7 +291,7 @@ std::size_t workspace_bytes(const route_gradient_problem<T>& problem, const cont
 template <class T>
 status route_gradient(const route_gradient_problem<T>& problem, const context& where) noexcept
 {
-  status outcome = validate(problem);
+  status outcome = detail::check_problem(problem, where);
   if (!outcome.ok()) { return outcome; }
   const auto refuse = [](code failure, const char* argument, const char* message) {
     status result;

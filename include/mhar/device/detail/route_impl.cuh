@@ -2,12 +2,12 @@
 //! Chooses and launches the kernel of a forward call.
 #pragma once
 
+#include <mhar/device/detail/check_problem.cuh>
 #include <mhar/device/detail/launch.cuh>
 #include <mhar/device/detail/route_resident.cuh>
 #include <mhar/device/route.cuh>
 #include <mhar/kernel/route.cuh>
 #include <mhar/tuning/route.hpp>
-#include <mhar/types/validate.hpp>
 
 #include <cuda/std/type_traits>
 
@@ -266,7 +266,7 @@ status route_rows(const block::route_parameters<T>& p, const const_rows<T>& rows
 template <class T>
 status route(const route_problem<T>& problem, const context& where) noexcept
 {
-  const status outcome = validate(problem);
+  const status outcome = detail::check_problem(problem, where);
   if (!outcome.ok() || problem.extent.num_positions == 0) { return outcome; }
   return detail::route_rows(block::make_route_parameters(problem), problem.rows, problem.extent,
                             where);
@@ -275,7 +275,7 @@ status route(const route_problem<T>& problem, const context& where) noexcept
 template <class T>
 status route(const update_problem<T>& problem, const context& where) noexcept
 {
-  const status outcome = validate(problem);
+  const status outcome = detail::check_problem(problem, where);
   if (!outcome.ok() || problem.call.extent.num_positions == 0) { return outcome; }
   return detail::route_rows(block::make_route_parameters(problem), problem.call.rows,
                             problem.call.extent, where);

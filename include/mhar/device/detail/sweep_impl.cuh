@@ -53,7 +53,7 @@ template <class T>
 status output_gradient(const output_gradient_problem<T>& problem, const context& where) noexcept
 {
   using pass = block::output_gradient_any<T, detail::sweep_threads>;
-  if (const status valid = validate(problem); !valid.ok()) { return valid; }
+  if (const status valid = detail::check_problem(problem, where); !valid.ok()) { return valid; }
   const shape& extent = problem.extent;
   if (extent.num_positions == 0) { return {}; }
   if (const status chunks = detail::check_chunks(problem.partials, extent); !chunks.ok()) {

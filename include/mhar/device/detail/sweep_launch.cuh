@@ -3,8 +3,8 @@
 //! memory.
 #pragma once
 
+#include <mhar/device/detail/check_problem.cuh>
 #include <mhar/device/detail/launch.cuh>
-#include <mhar/types/validate.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
