@@ -28,9 +28,11 @@
 #include <mhar/device/backend.cuh>
 #include <mhar/device/context.cuh>
 #include <mhar/device/instantiate.cuh>
+#include <mhar/device/merge.cuh>
 #include <mhar/device/route.cuh>
 #include <mhar/device/route_gradient.cuh>
 #include <mhar/device/sweep.cuh>
+#include <mhar/kernel/merge.cuh>
 #include <mhar/kernel/route.cuh>
 #include <mhar/kernel/route_gradient.cuh>
 #include <mhar/kernel/route_resident.cuh>

@@ -4,7 +4,6 @@
 
 #include <mhar/cpu/detail/exponential.hpp>
 #include <mhar/cpu/detail/softmax.hpp>
-#include <mhar/cpu/merge.hpp>
 
 #include <cmath>
 #include <limits>
@@ -75,23 +74,4 @@ TEST_CASE("cpu: a query of NaN gives NaN in its head, and the other head keeps i
       CHECK(bad[i] == good[i]);
     }
   }
-}
-
-TEST_CASE("cpu: a part whose lse is NaN makes the merge NaN")
-{
-  const float parts[] = {1, 2, 3, 4};
-  const float lse[] = {-infinity, not_a_number(0)};
-  float mix[2];
-  float sum = 0;
-  mhar::merge_problem<float> problem;
-  problem.extent = {1, 2, 1, 0};
-  problem.num_parts = 2;
-  problem.parts = mhar::source_major(parts, 1, 2);
-  problem.part_lse = lse;
-  problem.part_lse_stride = 1;
-  problem.mix = {mix, 2};
-  problem.lse = &sum;
-  run_on_cpu(problem, mhar::cpu::merge<float>);
-  CHECK(std::isnan(sum));
-  for (const float each : mix) { CHECK(std::isnan(each)); }
 }

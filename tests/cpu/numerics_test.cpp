@@ -4,7 +4,6 @@
 #include "cpu/cpu_runs.hpp"
 
 #include <mhar/cpu/detail/exponential.hpp>
-#include <mhar/cpu/merge.hpp>
 
 #include <cmath>
 #include <limits>
@@ -157,38 +156,6 @@ TEST_CASE("cpu: weights of 1 and 0 are exact")
   call.run();
   CHECK(call.y == std::vector<float>{1, 0});
   CHECK(std::isfinite(call.query_gradient[0]));
-}
-
-TEST_CASE("cpu: merging with nothing changes no bit")
-{
-  const std::vector<float> value = {0.1f, -3.7f};
-  std::vector<float> parts = {9, 9, 0.1f, -3.7f};
-  float part_lse[2] = {-infinity, 3};
-  const auto merge = [&](std::vector<float>& mix, float& lse) {
-    mhar::merge_problem<float> problem;
-    problem.extent = {1, 2, 1, 0};
-    problem.num_parts = 2;
-    problem.parts = mhar::source_major(parts.data(), 1, 2);
-    problem.part_lse = part_lse;
-    problem.part_lse_stride = 1;
-    problem.mix = {mix.data(), 2};
-    problem.lse = &lse;
-    run_on_cpu(problem, mhar::cpu::merge<float>);
-  };
-  std::vector<float> mix(2);
-  float lse = 0;
-  merge(mix, lse);
-  CHECK(mix == value);
-  CHECK(lse == 3.0f);
-  parts = {0.1f, -3.7f, 9, 9};
-  std::swap(part_lse[0], part_lse[1]);
-  merge(mix, lse);
-  CHECK(mix == value);
-  CHECK(lse == 3.0f);
-  part_lse[0] = -infinity;
-  merge(mix, lse);
-  CHECK(mix == std::vector<float>{0, 0});
-  CHECK(lse == -infinity);
 }
 
 TEST_CASE("cpu: large rows are normalised rightly")

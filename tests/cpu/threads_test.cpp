@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Several host threads on the CPU backend: the same inputs, outputs and workspaces of their own.
 #include "cpu/cpu_runs.hpp"
+#include "support/host_buffer.hpp"
 #include "support/shared_calls.hpp"
 
 #include <mhar/cpu/aligned_memory.hpp>
@@ -8,18 +9,6 @@
 using namespace mhar_test;
 
 namespace {
-
-template <class T>
-class host_buffer
-{
-public:
-  explicit host_buffer(const std::vector<T>& values) : values_{values} {}
-  [[nodiscard]] T* data() noexcept { return values_.data(); }
-  [[nodiscard]] const std::vector<T>& download() const { return values_; }
-
-private:
-  std::vector<T> values_;
-};
 
 struct cpu_runner
 {

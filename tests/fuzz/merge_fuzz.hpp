@@ -77,9 +77,9 @@ public:
     return b;
   }
 
-  //! Runs `serve` on the problem, and compares with the reference.
-  template <class Serve>
-  [[nodiscard]] comparison check(const Serve& serve)
+  //! Runs `serve` on the problem, whose arrays `at` gives, and compares with the reference once they are on the host.
+  template <class Memory, class Serve>
+  [[nodiscard]] comparison check(Memory&& at, const Serve& serve)
   {
     tensor mix{mhar::element::float64, matrix_of(extent_.num_positions, extent_.width)};
     tensor lse{mhar::element_of<accumulate>::value, flat(part_lse_.where().width)};
@@ -88,7 +88,8 @@ public:
     expected.problem.lse = static_cast<accumulate*>(lse.data());
     mhar::reference::merge(expected.problem);
 
-    serve(bind(host_memory{}).problem);
+    const auto bound = bind(at);
+    serve(bound.problem);
     tensor& got_mix = place_ >= 0 ? parts_ : mix_;
     tensor& got_lse = place_ >= 0 ? part_lse_ : lse_;
     const std::int64_t row = place_ >= 0 ? place_ : 0;
@@ -165,7 +166,8 @@ void fuzz_merge(entropy& choices, Backend& backend)
     return;
   }
   if (choices.once_in(2)) { data.put_special_values(choices); }
-  const comparison outcome = data.check([&](const auto& problem) { serve(problem, backend); });
+  const comparison outcome =
+      data.check(host_memory{}, [&](const auto& problem) { serve(problem, backend); });
   fuzz_require(outcome.ok, outcome.text);
 }
 
