@@ -35,7 +35,7 @@ class Size:
 
 
 SIZES = {
-    "small": Size(Config(width=512, layers=8, attention_heads=8, kv_heads=4, hidden=1536, vocabulary=256), 512, 8, 1800, 64),
+    "small": Size(Config(width=512, layers=8, attention_heads=8, kv_heads=4, hidden=1536, vocabulary=256), 512, 8, 800, 64),
     "tiny": Size(Config(width=64, layers=6, attention_heads=4, kv_heads=2, hidden=192, vocabulary=256), 128, 16, 600, 64),
 }
 PEAK_RATE = 1e-3  # the paper's tuned rate; not tuned here
