@@ -155,12 +155,12 @@ def paired(losses, model, baseline):
 def summary(losses):
     """Differences between models, once there are seeds to take them over."""
     pairs = (("H1", "plain"), ("H8", "plain"), ("H8", "H1"))
-    return {f"{a} - {b}": paired(losses, a, b) for a, b in pairs if len(losses[a]) > 1}
+    return {f"{a} - {b}": paired(losses, a, b) for a, b in pairs if min(len(losses[a]), len(losses[b])) > 1}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, help="the JSON file to write, anew after every seed")
+    parser.add_argument("--out", required=True, help="the JSON file to write, anew after every model")
     parser.add_argument("--size", choices=list(SIZES), default="small")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--routing", default="router", help="which program mixes: see residual.py")
@@ -182,8 +182,8 @@ def main():
         "size": asdict(size), "routing": options.routing, "peak_rate": PEAK_RATE, "seconds": seconds,
         "validation_loss": losses, "last_training_loss": last, "depth_weights": depths,
     }
-    for seed in range(1, options.seeds + 1):
-        for name, changes in MODELS.items():
+    for name, changes in MODELS.items():
+        for seed in range(1, options.seeds + 1):
             start = time.perf_counter()
             training = Training(replace(size.config, routing=options.routing, **changes), size, seed, device)
             curve = training.run(text, drawn(seed, text, size.steps))
