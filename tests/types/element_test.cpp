@@ -172,3 +172,11 @@ TEST_CASE("view: offsets past 2^31 elements are 64-bit")
                                       mhar::update::store};
   CHECK(distance(gradients.row(8).data, base) == 2 * std::uintptr_t{2408448000});
 }
+
+TEST_CASE("view: where there are no row gradients no row has one, whatever the strides")
+{
+  mhar::gradient_rows gradients;
+  gradients.row_stride = gradients.position_stride = 640;
+  CHECK_FALSE(static_cast<bool>(gradients.row(0)));
+  CHECK_FALSE(static_cast<bool>(gradients.row(3)));
+}

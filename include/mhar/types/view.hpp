@@ -163,9 +163,10 @@ struct gradient_rows
   {
     return base != nullptr || list != nullptr;
   }
-  //! Row n as a matrix. In a list a null entry is a row whose gradient is not wanted.
+  //! Row n as a matrix, absent where there are none. In a list a null entry is a row whose gradient is not wanted.
   [[nodiscard]] constexpr matrix row(std::int64_t n) const noexcept
   {
+    if (!*this) { return {}; }
     void* const start =
         list != nullptr ? list[n] : static_cast<char*>(base) + n * row_stride * size_of(type);
     return {start, type, position_stride, mode};

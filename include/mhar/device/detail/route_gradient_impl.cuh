@@ -71,7 +71,9 @@ block::route_gradient_params<T, Capacity> make_params(
 
   const gradient_rows& gradients = problem.row_gradients;
   call.row_gradients.base = static_cast<unsigned char*>(gradients.base);
-  call.row_gradients.row_bytes = gradients.row_stride * size_of(gradients.type);
+  // A kernel asks each row for its address: where there are none, every row's must be null.
+  call.row_gradients.row_bytes =
+      gradients.base == nullptr ? 0 : gradients.row_stride * size_of(gradients.type);
   call.row_gradients.position_stride = gradients.position_stride;
   call.row_gradients.type = gradients.type;
   call.row_gradients.mode = gradients.mode;
