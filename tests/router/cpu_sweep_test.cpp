@@ -12,6 +12,12 @@ using on = mhar_test::sweep_on<mhar::cpu::backend, T>;
 
 MHAR_TEST_SWEEPS(on<double>, on<float>, on<mhar::bfloat16>, on<mhar::float16>)
 
+TEST_CASE_TEMPLATE("router: what is not a number stays in its place", T, double, float,
+                   mhar::bfloat16, mhar::float16)
+{
+  mhar_test::what_is_not_a_number_stays_in_its_place<mhar::cpu::backend, T>();
+}
+
 TEST_CASE("router: the bits do not depend on the number of threads")
 {
   using run_type = mhar_test::sweep_run<mhar::cpu::backend, float>;

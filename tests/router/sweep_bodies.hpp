@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <string>
 
 namespace mhar_test {
@@ -103,6 +104,35 @@ void awkward_shapes_equal_single_calls()
     sweep_run<Backend, T> run{data, choices};
     run.forward();
     check_close<T>(run.backward(), data.expected());
+  }
+}
+
+//! NaN in the query of the first call, which has one source, in that of a later one, and in a row: the reference says how far it gets,
+//! and that a source of NaN is not a source without weight.
+template <class Backend, class T>
+void what_is_not_a_number_stays_in_its_place()
+{
+  constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+  sweep_options options;
+  options.extent = {3, 24, 3};
+  options.schedule = mhar::full_schedule(5);
+  random_inputs random{320};
+  for (const int place : {0, 1, 2}) {
+    for (int round = 0; round < 4; ++round) {
+      CAPTURE(place);
+      CAPTURE(round);
+      run_choices choices = random_choices<T>(options.schedule, random);
+      keep_exact<T>(options, choices);
+      sweep_case<T> data{options, 321};
+      if (place == 2) { data.rows[1][13] = mhar::round_to<T>(not_a_number); }
+      else {
+        data.sites[place == 0 ? 0 : 3].query[9] =
+            mhar::round_to<mhar::accumulate_t<T>>(not_a_number);
+      }
+      sweep_run<Backend, T> run{data, choices};
+      run.forward();
+      check_close<T>(run.backward(), data.expected());
+    }
   }
 }
 
