@@ -249,7 +249,7 @@ TEST_CASE("router: a block over its rows or its parameters is refused")
   check_refused(router.begin_forward(run.context()), "block");
 }
 
-TEST_CASE("router: what a call that is not there left behind is null")
+TEST_CASE("router: what is asked of a call or row that is not there is null")
 {
   two_levels pass{mhar::row_home::block};
   pass.choices.mixes = mhar::mix_keeper::router;
@@ -257,9 +257,15 @@ TEST_CASE("router: what a call that is not there left behind is null")
   for (const int call : {-1, 6}) {
     CHECK(run.router().lse(call) == nullptr);
     CHECK(!run.router().mix(call));
+    CHECK(run.router().row(call) == nullptr);
+    CHECK(run.router().inverse_rms(call) == nullptr);
   }
   CHECK(run.router().lse(5) != nullptr);
-  const mhar::depth_router<naive_backend, double> unbound{run.router().config()};
+  CHECK(run.router().row(5) != nullptr);
+  CHECK(run.router().inverse_rms(5) != nullptr);
+  mhar::depth_router<naive_backend, double> unbound{run.router().config()};
   CHECK(unbound.lse(1) == nullptr);
+  CHECK(unbound.row(1) == nullptr);
+  CHECK(unbound.inverse_rms(1) == nullptr);
   CHECK(!unbound.mix(1));
 }

@@ -118,13 +118,13 @@ public:
   [[nodiscard]] status append(const T* row) noexcept;
   //! Rows that have been appended.
   [[nodiscard]] int num_rows() const noexcept { return num_rows_; }
-  //! An appended row; unchanged until its place is taken for a gradient.
-  [[nodiscard]] const T* row(int n) const noexcept { return rows().row(n); }
+  //! An appended row; unchanged until its place is taken for a gradient. Null where there is none.
+  [[nodiscard]] const T* row(int n) const noexcept { return has_row(n) ? rows().row(n) : nullptr; }
   //! [P], of a row: written by the first call that reads it, or by the caller when heads are
-  //! sharded.
+  //! sharded. Null where there is no such row.
   [[nodiscard]] accumulate* inverse_rms(int n) noexcept
   {
-    return buffers_.inverse_rms + n * config_.extent.num_positions;
+    return has_row(n) ? buffers_.inverse_rms + n * config_.extent.num_positions : nullptr;
   }
 
   //! The next call. `outputs` as in route_outputs: y, combined, and mix unless the router keeps it;
@@ -203,6 +203,10 @@ private:
   [[nodiscard]] int total_rows() const noexcept { return config_.plan.num_rows(); }
   [[nodiscard]] int rows_of(int call) const noexcept { return forward_plan().num_items(call); }
   [[nodiscard]] bool keeps_mixes() const noexcept { return config_.mixes == mix_keeper::router; }
+  [[nodiscard]] bool has_row(int n) const noexcept
+  {
+    return phase_ != phase::unbound && n >= 0 && n < total_rows();
+  }
   [[nodiscard]] const_rows<T> rows() const noexcept;
   [[nodiscard]] context with_workspace(const context& where) const noexcept;
 
