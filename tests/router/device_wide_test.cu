@@ -34,30 +34,53 @@ constexpr sizes all_sizes[] = {{1, 0, 1, 256, 1, false},  {7, 0, 5, 512, 2, fals
                                {12, 4, 37, 512, 8, true}, {26, 8, 11, 256, 8, true},
                                {9, 1, 130, 512, 3, true}, {20, 2, 2, 256, 4, false}};
 
+//! Heads that are several warps' columns, in one block and over several; blocks of one call and of
+//! more than a pass takes.
+constexpr sizes split_sizes[] = {{5, 0, 1, 7168, 1, false},  {6, 3, 37, 7168, 1, true},
+                                 {18, 0, 3, 1024, 1, false}, {10, 9, 131, 1280, 1, true},
+                                 {8, 4, 25, 2048, 2, true},  {12, 2, 7, 1024, 4, true},
+                                 {7, 0, 9, 4096, 1, false},  {9, 8, 261, 1536, 1, true},
+                                 {4, 2, 2, 2560, 2, true},   {6, 2, 5, 768, 8, true}};
+
+void equal_single_calls(const sizes& each, mhar_test::random_inputs& random)
+{
+  CAPTURE(each.num_calls);
+  CAPTURE(each.positions);
+  CAPTURE(each.head_width);
+  mhar_test::sweep_options options = options_of(each);
+  // The first call of delta mode reads no row, so it needs the null source.
+  if (each.per_block != 0) { options.null_source = true; }
+  mhar_test::run_choices narrow;
+  narrow.mixes = mhar::mix_keeper::router;
+  mhar_test::both_states_equal_single_calls<device>(options, 510, random, narrow);
+}
+
 TEST_CASE("device wide sweeps: equal single calls")
 {
   if (mhar_test::skip_without_gpu()) { return; }
   mhar_test::random_inputs random{79};
-  for (const sizes& each : all_sizes) {
-    CAPTURE(each.num_calls);
-    CAPTURE(each.positions);
-    CAPTURE(each.head_width);
-    mhar_test::sweep_options options = options_of(each);
-    // The first call of delta mode reads no row, so it needs the null source.
-    if (each.per_block != 0) { options.null_source = true; }
-    mhar_test::run_choices narrow;
-    narrow.mixes = mhar::mix_keeper::router;
-    mhar_test::both_states_equal_single_calls<device>(options, 510, random, narrow);
-  }
+  for (const sizes& each : all_sizes) { equal_single_calls(each, random); }
+}
+
+TEST_CASE("device wide sweeps: split heads equal single calls")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::random_inputs random{78};
+  for (const sizes& each : split_sizes) { equal_single_calls(each, random); }
 }
 
 TEST_CASE("device wide sweeps: recompute alone gives the bits of the forward")
 {
   if (mhar_test::skip_without_gpu()) { return; }
   mhar_test::random_inputs random{80};
-  for (const bool normed : {false, true}) {
-    mhar_test::sweep_options options = options_of({14, 3, 19, 256, 2, true});
-    options.output_norm = normed;
+  const sizes each[] = {{14, 3, 19, 256, 2, true},
+                        {14, 3, 19, 256, 2, true},
+                        {14, 3, 19, 3584, 1, true},
+                        {9, 9, 67, 1024, 2, true}};
+  for (int x = 0; x < 4; ++x) {
+    CAPTURE(x);
+    mhar_test::sweep_options options = options_of(each[x]);
+    options.output_norm = x == 1;
     const mhar_test::sweep_case<bfloat16> data{options, 511};
     mhar_test::run_choices choices;
     choices.plan = mhar_test::random_plan(options.schedule, random);

@@ -1,71 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A forward pass over wide heads: a warp holds all rows of a position and head in registers, and
-//! both products read them from there.
+//! A forward pass over wide heads: a warp holds all rows of a position and head, or of a piece of
+//! it, in registers, and both products read them from there.
 #pragma once
 
+#include <mhar/block/detail/piece_sums.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
 #include <mhar/block/sweep_wide_params.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! Head blockIdx.x; the warps of the blocks along y walk over the positions. Lane 4*i + q holds
-//! columns 8q ... 8q+7 of every 32 of row i, loaded 16 bytes at a time: the second operand of the
-//! logits as it is, and of the mixes once 8 x 8 pieces are transposed. Eight calls are the first
-//! operand, high parts above low parts; the sums come out in the layout in which rows are loaded.
+//! Teams of warps walk over positions (warp_place). Lane 4*i + q holds columns 8q ... 8q+7 of every
+//! 32 of row i, loaded 16 bytes at a time: the second operand of the logits as it is, and of the
+//! mixes once 8 x 8 pieces are transposed. Eight calls are the first operand, high parts above low
+//! parts; sums come out in the layout in which rows are loaded. Of a split head the next position's
+//! rows come in while this one's are used for the last time.
 //!
-//! Threads      num_threads
-//! Barriers     one
+//! Threads      max_threads; of a split head 32 per piece and team
+//! Barriers     one, and one over the cluster
 //! Shared       shared_bytes
 //! Numerics     a position's bits do not depend on the number of calls
-template <int HeadWidth, int Chunks, class State>
+template <int Width, int Chunks, class State, bool Split>
 class advance_wide
 {
 public:
-  static constexpr int num_threads = 256;
-  static constexpr int max_rows = 8 * Chunks;
+  using piece_sums = detail::piece_sums<2 * Chunks, true>;
+  static constexpr int max_threads = !Split ? 256 : Chunks == 1 ? 672 : 512;
 
-  //! Queries and null sources in groups of eight calls, and the mix of the first call per warp.
-  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_calls)
+  //! Queries and null sources by eight calls, the first call's mix per warp, sums per team.
+  [[nodiscard]] static constexpr int shared_bytes(int num_calls, bool has_null, int teams,
+                                                  int pieces, int spread)
   {
-    return 2 * ((num_calls + 7) / 8) * group_vectors * 16 + num_threads / 32 * HeadWidth * 4;
+    return (has_null ? 2 : 1) * ((num_calls + 7) / 8) * pieces * group_vectors * 16 +
+           teams * pieces * Width * 4 + (Split ? teams * piece_sums::bytes(pieces * spread) : 0);
   }
 
   __device__ __forceinline__ advance_wide(const advance_wide_params& pass, unsigned char* shared)
       : pass_{pass},
+        place_{pass.pieces, pass.spread},
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
         quad_{lane_ % 4},
-        head_{static_cast<int>(blockIdx.x)},
-        column_{std::int64_t{head_} * HeadWidth}
+        head_{place_.head()},
+        column_{std::int64_t{place_.unit()} * Width}
   {
-    const int groups = (pass.num_calls + 7) / 8;
+    const int vectors_of_block = num_groups() * place_.pieces * group_vectors;
     queries_ = reinterpret_cast<uint4*>(shared);
-    nulls_ = reinterpret_cast<float4*>(shared) + groups * group_vectors;
-    first_mix_ =
-        reinterpret_cast<float*>(nulls_ + groups * group_vectors) + threadIdx.x / 32 * HeadWidth;
+    nulls_ = reinterpret_cast<float4*>(shared) + vectors_of_block;
+    first_mix_ = reinterpret_cast<float*>(nulls_ + (has_null() ? vectors_of_block : 0));
+    exchange_ = detail::shared_address(first_mix_ + blockDim.x / 32 * Width);
+    queries_ += place_.piece * num_groups() * group_vectors;
+    nulls_ += place_.piece * num_groups() * group_vectors;
+    first_mix_ += threadIdx.x / 32 * Width;
   }
 
   //! After the kernels in front have ended.
   __device__ __forceinline__ void run()
   {
     load_parameters();
+    if constexpr (Split) {
+      if (place_.piece == 0 && lane_ == 0) { piece_sums{place_, exchange_}.start(); }
+    }
     __syncthreads();
+    if constexpr (Split) {
+      detail::arrive_at_cluster();
+      detail::wait_for_cluster();
+    }
     const float gate = pass_.finishes ? pass_.stage.load_gate() : 1.0f;
-    const std::int64_t step = std::int64_t{gridDim.y} * (num_threads / 32);
-    std::int64_t position = blockIdx.y * std::int64_t{num_threads / 32} + threadIdx.x / 32;
+    const std::int64_t step = std::int64_t{gridDim.y} * place_.num_teams();
+    std::int64_t position = blockIdx.y * std::int64_t{place_.num_teams()} + place_.team;
+    if (Split && position < pass_.num_positions) { load_rows(position); }
     for (; position < pass_.num_positions; position += step) {
-      load_rows(position);
-      for (int group = 0; group * 8 < pass_.num_calls; ++group) { advance(position, group); }
+      if constexpr (!Split) { load_rows(position); }
+      load_partial(position);
+      for (int group = 0; group * 8 < pass_.num_calls; ++group) {
+        advance(position, group, position + step);
+      }
       if (pass_.finishes) { finish(position, gate); }
     }
   }
 
 private:
-  static constexpr int vectors = HeadWidth / 32;
+  static constexpr int vectors = Width / 32;
   static constexpr int group_vectors = vectors * 64;  // 16 bytes each, of eight calls
-  static constexpr int finish_vectors = (HeadWidth + 255) / 256;
+  static constexpr int finish_vectors = (Width + 255) / 256;
 
+  [[nodiscard]] __device__ __forceinline__ int num_groups() const
+  {
+    return (pass_.num_calls + 7) / 8;
+  }
   [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call,
                                                                    std::int64_t position) const
   {
@@ -76,28 +99,33 @@ private:
     return !pass_.kept && pass_.null_source != nullptr;
   }
 
-  //! In the order in which the lanes read them; what stands for calls that are missing is zero.
+  //! In the order in which lanes read them; zeros for calls that are missing.
   __device__ __forceinline__ void load_parameters()
   {
-    const int total = (pass_.num_calls + 7) / 8 * group_vectors;
-    for (int x = threadIdx.x; x < total; x += num_threads) {
+    uint4* const queries = queries_ - place_.piece * num_groups() * group_vectors;
+    float4* const nulls = nulls_ - place_.piece * num_groups() * group_vectors;
+    const int total = place_.pieces * num_groups() * group_vectors;
+    for (int x = static_cast<int>(threadIdx.x); x < total; x += static_cast<int>(blockDim.x)) {
       const int lane = x % 32;
       const int step = x / 32 % (2 * vectors);
-      const int call = x / group_vectors * 8 + lane / 4;
+      const int group = x / group_vectors % num_groups();
+      const int unit = place_.first_unit() + x / group_vectors / num_groups();
+      const int call = group * 8 + lane / 4;
       const bool known = call < pass_.num_calls;
       uint4 image = make_uint4(0, 0, 0, 0);
       float4 null = make_float4(0, 0, 0, 0);
       if (known) {
         const bfloat16* const from = pass_.queries.image(pass_.first_call + call);
-        image = detail::load_vector(from + (head_ * vectors * 8 + step * 4 + lane % 4) * 8);
+        image = detail::load_vector(from + (unit * vectors * 8 + step * 4 + lane % 4) * 8);
       }
       // Step 2u + v of the null sources: columns 32u + 8q + 4v ... + 3.
       if (known && has_null()) {
-        null = *reinterpret_cast<const float4*>(pass_.null_source + call * pass_.width + column_ +
-                                                step / 2 * 32 + lane % 4 * 8 + step % 2 * 4);
+        null =
+            *reinterpret_cast<const float4*>(pass_.null_source + call * pass_.width + unit * Width +
+                                             step / 2 * 32 + lane % 4 * 8 + step % 2 * 4);
       }
-      queries_[x] = image;
-      nulls_[x] = null;
+      queries[x] = image;
+      if (has_null()) { nulls[x] = null; }
     }
   }
 
@@ -105,14 +133,25 @@ private:
   {
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
-      const int row = c * 8 + row_;
-      const bfloat16* const from = pass_.rows + row * pass_.row_stride +
-                                   position * pass_.position_stride + column_ + quad_ * 8;
 #pragma unroll
-      for (int u = 0; u < vectors; ++u) {
-        rows_[c][u] =
-            row < pass_.num_rows ? detail::load_vector(from + u * 32) : make_uint4(0, 0, 0, 0);
-      }
+      for (int u = 0; u < vectors; ++u) { load_row(position, c, u); }
+    }
+    load_inverse(position);
+  }
+
+  __device__ __forceinline__ void load_row(std::int64_t position, int c, int u)
+  {
+    const int row = c * 8 + row_;
+    const bfloat16* const from = pass_.rows + row * pass_.row_stride +
+                                 position * pass_.position_stride + column_ + quad_ * 8;
+    rows_[c][u] =
+        row < pass_.num_rows ? detail::load_vector(from + u * 32) : make_uint4(0, 0, 0, 0);
+  }
+
+  __device__ __forceinline__ void load_inverse(std::int64_t position)
+  {
+#pragma unroll
+    for (int c = 0; c < Chunks; ++c) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int n = c * 8 + quad_ * 2 + e;
@@ -120,11 +159,15 @@ private:
             n < pass_.num_rows ? pass_.inverse_rms[n * pass_.num_positions + position] : 0.0f;
       }
     }
+  }
+
+  __device__ __forceinline__ void load_partial(std::int64_t position)
+  {
     if (!pass_.finishes) { return; }
 #pragma unroll
     for (int v = 0; v < finish_vectors; ++v) {
       partial_[v] = make_uint4(0, 0, 0, 0);
-      if (pass_.stage.partial.is_vector && v * 256 + lane_ * 8 < HeadWidth) {
+      if (pass_.stage.partial.is_vector && v * 256 + lane_ * 8 < Width) {
         const const_matrix& partial = pass_.stage.partial.matrix;
         partial_[v] =
             detail::load_vector(static_cast<const bfloat16*>(partial.data) +
@@ -144,9 +187,10 @@ private:
     return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
   }
 
-  //! Lane 4*i + q: logits of call i of the group for rows 2q and 2q+1 of every chunk.
-  __device__ __forceinline__ void find_logits(
-      int group, float (&logits)[static_cast<std::size_t>(Chunks)][2]) const
+  //! Lane 4*i + q: logits of call i, rows 2q and 2q+1 of every chunk; `carried` of the first piece.
+  __device__ __forceinline__ void find_logits(int group,
+                                              float (&logits)[static_cast<std::size_t>(Chunks)][2],
+                                              float& carried)
   {
     float sums[static_cast<std::size_t>(Chunks)][4] = {};
     const uint4* const queries = queries_ + group * group_vectors + lane_;
@@ -160,27 +204,55 @@ private:
                                 detail::pair_of(rows_[c][t / 2], t % 2 * 2 + 1));
       }
     }
+    float added[static_cast<std::size_t>(2 * Chunks)];
+#pragma unroll
+    for (int c = 0; c < Chunks; ++c) {
+      added[2 * c] = sums[c][0] + sums[c][2];
+      added[2 * c + 1] = sums[c][1] + sums[c][3];
+    }
+    if constexpr (Split) {
+      const piece_sums exchange{place_, exchange_};
+      exchange.send(round_, added, carried);
+      carried = exchange.add(round_, added);
+      ++round_;
+    }
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const bool known = c * 8 + quad_ * 2 + e < pass_.num_rows;
-        logits[c][e] = known ? (sums[c][e] + sums[c][e + 2]) * inverse_[c][e]
-                             : detail::minus_infinity<float>();
+        logits[c][e] = known ? added[2 * c + e] * inverse_[c][e] : detail::minus_infinity<float>();
       }
     }
   }
 
-  __device__ __forceinline__ void advance(std::int64_t position, int group)
+  //! What a call's state starts from.
+  [[nodiscard]] __device__ __forceinline__ float carried_logit(int call,
+                                                               std::int64_t position) const
+  {
+    if (call < pass_.num_calls && pass_.kept) {
+      return pass_.state_lse[head_index(call, position)];
+    }
+    if (call < pass_.num_calls && has_null()) {
+      return pass_.null_logit[std::int64_t{call} * pass_.num_heads + head_];
+    }
+    return detail::minus_infinity<float>();
+  }
+
+  __device__ __forceinline__ void advance(std::int64_t position, int group, std::int64_t next)
   {
     const int call = group * 8 + row_;
     const bool known = call < pass_.num_calls;
     float weights[static_cast<std::size_t>(Chunks)][2];
-    find_logits(group, weights);
     float carried = detail::minus_infinity<float>();
-    if (known && pass_.kept) { carried = pass_.state_lse[head_index(call, position)]; }
-    else if (known && has_null()) {
-      carried = pass_.null_logit[std::int64_t{call} * pass_.num_heads + head_];
+    if constexpr (Split) {
+      // The piece that will overwrite it is the only one that reads it.
+      if (place_.is_first()) { carried = carried_logit(call, position); }
+      find_logits(group, weights, carried);
+    }
+    else {
+      find_logits(group, weights, carried);
+      carried = carried_logit(call, position);
     }
     float largest = carried;
 #pragma unroll
@@ -207,7 +279,7 @@ private:
     float* const lse = is_finished ? pass_.lse : pass_.state_lse;
     // Every lane has read the kept one.
     __syncwarp();
-    if (quad_ == 0 && known && lse != nullptr) {
+    if (quad_ == 0 && known && lse != nullptr && (!Split || place_.is_first())) {
       lse[head_index(call, position)] = none ? largest : largest + logf(sum);
     }
     std::uint32_t a[4] = {0, 0, 0, 0};
@@ -218,13 +290,17 @@ private:
       a[2 * c] = detail::make_pair(first, second);
       a[2 * c + 1] = detail::make_low_pair(a[2 * c], first, second);
     }
-    combine(position, group, a, carried);
+    combine(position, group, a, carried, next);
   }
 
   //! Mixes of a group: lane 4*i + q has columns 8q ... 8q+7 of every 32 of call i.
   __device__ __forceinline__ void combine(std::int64_t position, int group,
-                                          const std::uint32_t (&a)[4], float carried)
+                                          const std::uint32_t (&a)[4], float carried,
+                                          std::int64_t next)
   {
+    // The next position comes in while this one is stored.
+    const bool ahead = Split && (group + 1) * 8 >= pass_.num_calls && next < pass_.num_positions;
+    if (ahead) { load_inverse(next); }
     const int call = group * 8 + row_;
     const bool is_finished = pass_.finishes && call == 0;
     const float4* const nulls = nulls_ + group * group_vectors + lane_;
@@ -244,6 +320,10 @@ private:
         }
         values[2 * e] = sums[0] + sums[2];
         values[2 * e + 1] = sums[1] + sums[3];
+      }
+      if (ahead) {
+#pragma unroll
+        for (int c = 0; c < Chunks; ++c) { load_row(next, c, u); }
       }
       if (has_null()) {
         const float4 first = nulls[2 * u * 32];
@@ -274,14 +354,14 @@ private:
     }
   }
 
-  //! The first call: its mix lies in shared memory, and every lane takes eight columns of 256.
+  //! The first call: its mix lies in shared memory, and a lane takes eight columns of 256.
   __device__ __forceinline__ void finish(std::int64_t position, float gate)
   {
     __syncwarp();
 #pragma unroll
     for (int v = 0; v < finish_vectors; ++v) {
       const int k = v * 256 + lane_ * 8;
-      if (k >= HeadWidth) { break; }
+      if (k >= Width) { break; }
       float mix[8];
       float partial[8];
       detail::load_state(first_mix_ + k, mix);
@@ -301,9 +381,11 @@ private:
   }
 
   const advance_wide_params& pass_;
+  detail::warp_place<Split> place_;
+  int round_ = 0;
+  std::uint32_t exchange_;
   int lane_;
-  int row_;   // i: a row, or a call
-  int quad_;  // q
+  int row_, quad_;  // i: a row, or a call; q
   int head_;
   std::int64_t column_;
   uint4* queries_;

@@ -1,88 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A backward pass over wide heads: a warp holds eight rows and eight calls' gradients of a
-//! position and head in registers, and all products read them from there.
+//! position and head, or of a piece of it, in registers, and all products read them from there.
 #pragma once
 
-#include <mhar/block/detail/cluster_exchange.cuh>
+#include <mhar/block/detail/piece_sums.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
-#include <mhar/block/sweep_wide_params.cuh>
+#include <mhar/block/detail/wide_parameters.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! A cluster of the heads per range of positions; warp w takes every eighth position of the range.
+//! A cluster of the heads per range of positions, which its teams take in turns (warp_place).
 //! Lane 4*i + q holds columns 8q ... 8q+7 of every 32 of row i and of the gradient of call i: as
 //! they are, operands of the products over columns; with 8 x 8 pieces transposed, of those over
 //! rows (dw) and over calls (ds). Sums over heads are sent around the cluster while dw is added up;
 //! every warp adds to a copy of dw of its own in shared memory, and the block adds the copies in
-//! order.
+//! order. Of a split head the next position comes in while this one is stored.
 //!
-//! Threads      num_threads
+//! Threads      max_threads; of a split head 32 per piece and team
 //! Barriers     two, and one over the cluster
 //! Shared       shared_bytes
 //! Numerics     a position's bits do not depend on the number of rows
-template <int HeadWidth, class State>
+template <int Width, class State, bool Split>
 class gather_wide
 {
 public:
-  static constexpr int num_threads = 256;
+  using piece_sums = detail::piece_sums<4, false>;
+  static constexpr int max_threads = Split ? 512 : 256;
   static constexpr int max_rows = 8;
   static constexpr int max_calls = 8;
   static constexpr int max_heads = 8;
-  static constexpr int num_warps = num_threads / 32;
 
-  //! Queries in two parts, a copy of dw per warp, head sums on their way, their barriers.
-  static constexpr int shared_bytes = 2 * max_calls * HeadWidth * 2 +
-                                      num_warps * max_calls * HeadWidth * 4 +
-                                      num_warps * 2 * (max_rows * max_heads * 4 + 8);
+  //! Queries in two parts, a copy of dw per warp; per team head sums on their way, their barriers,
+  //! and sums over pieces.
+  [[nodiscard]] static constexpr int shared_bytes(int teams, int pieces, int spread)
+  {
+    return pieces * 2 * part_bytes + teams * pieces * sum_vectors * 16 +
+           teams * 2 * (max_rows * max_heads * 4 + 8) +
+           (Split ? teams * piece_sums::bytes(pieces * spread) : 0);
+  }
 
   __device__ __forceinline__ gather_wide(const gather_wide_params& pass, unsigned char* shared)
       : pass_{pass},
+        place_{pass.pieces, pass.spread},
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
         quad_{lane_ % 4},
-        warp_{static_cast<int>(threadIdx.x / 32)},
-        head_{static_cast<int>(blockIdx.x)},
-        column_{std::int64_t{head_} * HeadWidth + quad_ * 8},
-        queries_{shared}
+        head_{place_.head()},
+        column_{std::int64_t{place_.unit()} * Width + quad_ * 8},
+        queries_{shared + place_.piece * 2 * part_bytes}
   {
-    sums_ = reinterpret_cast<float4*>(shared + 2 * part_bytes);
-    auto* const exchanged = reinterpret_cast<float*>(sums_ + num_warps * sum_vectors);
-    head_sums_ = exchanged + warp_ * 2 * max_rows * max_heads;
-    barriers_ = detail::shared_address(exchanged + num_warps * 2 * max_rows * max_heads);
+    const int teams = place_.num_teams();
+    sums_ = reinterpret_cast<float4*>(shared + place_.pieces * 2 * part_bytes);
+    auto* const exchanged = reinterpret_cast<float*>(sums_ + num_warps() * sum_vectors);
+    head_sums_ = exchanged + place_.team * 2 * max_rows * max_heads;
+    barriers_ = detail::shared_address(exchanged + teams * 2 * max_rows * max_heads);
   }
 
   //! After the kernels in front have ended.
   __device__ __forceinline__ void run()
   {
-    load_queries();
-    for (int x = threadIdx.x; x < num_warps * sum_vectors; x += num_threads) {
+    detail::load_queries_of_wide_heads<Width>(pass_, place_,
+                                              queries_ - place_.piece * 2 * part_bytes);
+    for (int x = static_cast<int>(threadIdx.x); x < num_warps() * sum_vectors;
+         x += static_cast<int>(blockDim.x)) {
       sums_[x] = make_float4(0, 0, 0, 0);
     }
     if (threadIdx.x == 0) {
-      for (int x = 0; x < num_warps * 2; ++x) { detail::start_exchange(barriers_ + x * 8); }
+      for (int x = 0; x < place_.num_teams() * 2; ++x) {
+        detail::start_exchange(barriers_ + static_cast<unsigned>(x * 8));
+      }
+    }
+    if constexpr (Split) {
+      if (place_.piece == 0 && lane_ == 0) { pieces().start(); }
     }
     __syncthreads();
     detail::arrive_at_cluster();
     detail::wait_for_cluster();
     gate_ = row_ < pass_.num_calls ? pass_.gate[row_] : 0.0f;
     logit_gate_ = row_ < pass_.num_calls ? pass_.logit_gate[row_] : 0.0f;
+    const int teams = place_.num_teams();
     const std::int64_t last = pass_.num_positions * (blockIdx.y + 1) / gridDim.y;
-    std::int64_t position = pass_.num_positions * blockIdx.y / gridDim.y + warp_;
-    for (int round = 0; position < last; position += num_warps, ++round) {
-      gather(position, round);
+    std::int64_t position = pass_.num_positions * blockIdx.y / gridDim.y + place_.team;
+    if (Split && position < last) { load(position); }
+    for (int round = 0; position < last; position += teams, ++round) {
+      if constexpr (!Split) { load(position); }
+      gather(position, round, position + teams < last ? position + teams : -1);
     }
     __syncthreads();
-    store_query_sums();
+    detail::store_query_sums_of_wide_heads<Width>(pass_, place_, sums_);
     // A block whose shared memory others may still write to must not end.
     detail::arrive_at_cluster();
     detail::wait_for_cluster();
   }
 
 private:
-  static constexpr int vectors = HeadWidth / 32;
-  static constexpr int part_bytes = max_calls * HeadWidth * 2;
-  static constexpr int sum_vectors = max_calls * HeadWidth / 4;
+  static constexpr int vectors = Width / 32;
+  static constexpr int part_bytes = max_calls * Width * 2;
+  static constexpr int sum_vectors = max_calls * Width / 4;
+
+  [[nodiscard]] __device__ __forceinline__ int num_warps() const
+  {
+    return static_cast<int>(blockDim.x / 32);
+  }
+  [[nodiscard]] __device__ __forceinline__ piece_sums pieces() const
+  {
+    return {place_, barriers_ + static_cast<unsigned>(place_.num_teams() * 16)};
+  }
 
   [[nodiscard]] __device__ __forceinline__ State* state_of(std::int64_t position, int u) const
   {
@@ -94,41 +118,28 @@ private:
     return pass_.rows + row_ * pass_.row_stride + position * pass_.position_stride + column_;
   }
 
-  //! Piece e of vector u is an 8 x 8 matrix in one piece: of every call, columns 32u + 8q + 2e and
-  //! the next, as the registers of the rows' vectors hold them.
-  __device__ __forceinline__ void load_queries()
-  {
-    constexpr int pairs = HeadWidth / 2;
-    for (int x = threadIdx.x; x < 2 * max_calls * pairs; x += num_threads) {
-      const int part = x / (max_calls * pairs);
-      const int call = x / pairs % max_calls;
-      const int pair = x % pairs;
-      std::uint32_t value = 0;
-      if (call < pass_.num_calls) {
-        const int index = pass_.first_call + call;
-        const bfloat16* const from =
-            part == 0 ? pass_.queries.high(index) : pass_.queries.low(index);
-        value = reinterpret_cast<const std::uint32_t*>(from + head_ * HeadWidth)[pair];
-      }
-      const int place = ((pair / 16 * 4 + pair % 4) * max_calls + call) * 4 + pair / 4 % 4;
-      reinterpret_cast<std::uint32_t*>(queries_ + part * part_bytes)[place] = value;
-    }
-  }
-
   __device__ __forceinline__ void load(std::int64_t position)
   {
-    const bfloat16* const row = row_of(position);
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) { load_row(position, u); }
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) { load_gradient(position, u); }
+    load_numbers(position);
+  }
+  __device__ __forceinline__ void load_row(std::int64_t position, int u)
+  {
+    rows_[u] = row_ < pass_.num_rows ? detail::load_vector(row_of(position) + u * 32)
+                                     : make_uint4(0, 0, 0, 0);
+  }
+  __device__ __forceinline__ void load_gradient(std::int64_t position, int u)
+  {
     const bfloat16* const gradient = pass_.call_gradients + row_ * pass_.call_stride +
                                      position * pass_.call_position_stride + column_;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int u = 0; u < vectors; ++u) {
-      rows_[u] = row_ < pass_.num_rows ? detail::load_vector(row + u * 32) : zero;
-    }
-#pragma unroll
-    for (int u = 0; u < vectors; ++u) {
-      gradients_[u] = row_ < pass_.num_calls ? detail::load_vector(gradient + u * 32) : zero;
-    }
+    gradients_[u] =
+        row_ < pass_.num_calls ? detail::load_vector(gradient + u * 32) : make_uint4(0, 0, 0, 0);
+  }
+  __device__ __forceinline__ void load_numbers(std::int64_t position)
+  {
     const int call = (min)(row_, pass_.num_calls - 1);
     const std::int64_t at = (call * pass_.num_positions + position) * pass_.num_heads + head_;
     lse_ = pass_.lse[at];
@@ -140,32 +151,38 @@ private:
     }
   }
 
-  __device__ __forceinline__ void gather(std::int64_t position, int round)
+  //! `next` is the position that comes in while this one is stored; negative for none.
+  __device__ __forceinline__ void gather(std::int64_t position, int round, std::int64_t next)
   {
     const int parity = round % 2;
-    const std::uint32_t exchange = barriers_ + (warp_ * 2 + parity) * 8;
-    if (lane_ == 0) { detail::expect_bytes(exchange, pass_.num_heads, max_rows * 4); }
-    load(position);
+    const std::uint32_t exchange =
+        barriers_ + static_cast<unsigned>((place_.team * 2 + parity) * 8);
+    const bool waits = !Split || pass_.num_heads > 1;
+    if (waits && lane_ == 0 && place_.piece == 0) {
+      detail::expect_bytes(exchange, pass_.num_heads, max_rows * 4);
+    }
     // What lane m adds the heads' sums of row m to.
     float kept_sum = 0;
-    if (pass_.kept && lane_ < pass_.num_rows) {
+    if (pass_.kept && needs_sum_of(lane_)) {
       kept_sum = pass_.head_sums[lane_ * pass_.num_positions + position];
     }
     float weights[2];
     float factors[2];
-    find_factors(weights, factors, exchange, parity);
-    add_to_queries(position, factors);
-    detail::wait_for_bytes(exchange, round / 2 % 2);
-    const float total = total_head_sum(parity, kept_sum, position);
-    const float correction =
-        -__shfl_sync(0xffffffffu, total * inverse_[0], 0) * pass_.inverse_width;
-    store_rows(position, weights, factors, correction);
+    float own_sums[2];
+    find_factors(round, weights, factors, own_sums);
+    send_head_sums(own_sums, exchange, parity);
+    const float inverse = __shfl_sync(0xffffffffu, inverse_[0], 0);
+    if (Split && next >= 0) { load_numbers(next); }
+    add_to_queries(position, factors, next);
+    if (waits) { detail::wait_for_bytes(exchange, round / 2 % 2); }
+    const float total = total_head_sum(parity, kept_sum, own_sums, position);
+    const float correction = -__shfl_sync(0xffffffffu, total * inverse, 0) * pass_.inverse_width;
+    store_rows(position, weights, factors, correction, inverse, next);
   }
 
-  //! Lane 4*i + q: alpha * a and r * dl of call i and rows 2q, 2q + 1. Sends every row's sum of
-  //! dl * u to all heads.
-  __device__ __forceinline__ void find_factors(float (&weights)[2], float (&factors)[2],
-                                               std::uint32_t exchange, int parity)
+  //! Lane 4*i + q: alpha * a and r * dl of call i and rows 2q, 2q + 1, and their sums of dl * u.
+  __device__ __forceinline__ void find_factors(int round, float (&weights)[2], float (&factors)[2],
+                                               float (&head_sums)[2])
   {
     float scores[4] = {0, 0, 0, 0};
     float products[4] = {0, 0, 0, 0};
@@ -186,17 +203,21 @@ private:
                                 detail::pair_of(gradients_[u], 2 * v + 1), 0u, b0, b1);
       }
     }
+    float added[4] = {scores[0] + scores[2], scores[1] + scores[3], products[0], products[1]};
+    if constexpr (Split) {
+      pieces().send(round, added);
+      static_cast<void>(pieces().add(round, added));
+    }
     const bool single = logit_gate_ == 0;
     const bool none = lse_ == detail::minus_infinity<float>();
-    float head_sums[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const bool counts = row_ < pass_.num_calls && quad_ * 2 + e < pass_.num_rows && !none;
-      const float score = inverse_[e] * (scores[e] + scores[e + 2]);
+      const float score = inverse_[e] * added[e];
       const float weight =
           single ? 1.0f : detail::exp2_approximate((score - lse_) * detail::log2_of_e);
       const float gradient =
-          counts && !single && weight != 0 ? logit_gate_ * weight * (products[e] - dot_) : 0.0f;
+          counts && !single && weight != 0 ? logit_gate_ * weight * (added[2 + e] - dot_) : 0.0f;
       weights[e] = counts && weight != 0 ? gate_ * weight : 0.0f;
       factors[e] = inverse_[e] * gradient;
       head_sums[e] = gradient * (counts ? score : 0.0f);
@@ -205,35 +226,64 @@ private:
         head_sums[e] += __shfl_xor_sync(0xffffffffu, head_sums[e], offset);
       }
     }
-    if (row_ < pass_.num_heads) {
-      float* const place = head_sums_ + (parity * max_rows + quad_ * 2) * max_heads + head_;
-      detail::send(detail::shared_address(place), exchange, pass_.num_heads, row_, head_sums[0]);
-      detail::send(detail::shared_address(place + max_heads), exchange, pass_.num_heads, row_,
-                   head_sums[1]);
-    }
   }
 
-  //! Of row m in lane m, heads added in order. One block of the cluster keeps it.
+  //! Every row's sum of dl * u to all of the cluster's blocks. A split head that is the only one
+  //! has nothing to wait for.
+  __device__ __forceinline__ void send_head_sums(const float (&head_sums)[2],
+                                                 std::uint32_t exchange, int parity) const
+  {
+    if (Split && (pass_.num_heads == 1 || !place_.is_first())) { return; }
+    if (row_ >= num_blocks()) { return; }
+    const std::uint32_t place =
+        detail::shared_address(head_sums_ + (parity * max_rows + quad_ * 2) * max_heads + head_);
+    detail::send(place, exchange, num_blocks(), row_, head_sums[0]);
+    detail::send(place + max_heads * 4, exchange, num_blocks(), row_, head_sums[1]);
+  }
+
+  [[nodiscard]] __device__ __forceinline__ int num_blocks() const
+  {
+    return pass_.num_heads * place_.spread;
+  }
+  //! One warp of the cluster keeps the head sum of row m.
+  [[nodiscard]] __device__ __forceinline__ bool keeps_sum_of(int m) const
+  {
+    return m < pass_.num_rows && m % pass_.num_heads == head_ && (!Split || place_.is_first()) &&
+           !(pass_.finishes && m == 0);
+  }
+  [[nodiscard]] __device__ __forceinline__ bool needs_sum_of(int m) const
+  {
+    return keeps_sum_of(m) || (pass_.finishes && m == 0);
+  }
+
+  //! Of row m in lane m, heads added in order.
   [[nodiscard]] __device__ __forceinline__ float total_head_sum(int parity, float kept,
+                                                                const float (&own)[2],
                                                                 std::int64_t position) const
   {
-    if (lane_ >= pass_.num_rows) { return 0; }
     float total = kept;
-    const float* const sums = head_sums_ + (parity * max_rows + lane_) * max_heads;
-    for (int h = 0; h < pass_.num_heads; ++h) { total += sums[h]; }
-    const bool is_finished = pass_.finishes && lane_ == 0;
-    if (!is_finished && lane_ % pass_.num_heads == head_) {
-      pass_.head_sums[lane_ * pass_.num_positions + position] = total;
+    if (Split && pass_.num_heads == 1) {
+      const float first = __shfl_sync(0xffffffffu, own[0], lane_ / 2);
+      const float second = __shfl_sync(0xffffffffu, own[1], lane_ / 2);
+      total += lane_ % 2 == 0 ? first : second;
     }
+    if (lane_ >= pass_.num_rows) { return 0; }
+    if (!Split || pass_.num_heads > 1) {
+      const float* const sums = head_sums_ + (parity * max_rows + lane_) * max_heads;
+      for (int h = 0; h < pass_.num_heads; ++h) { total += sums[h]; }
+    }
+    if (keeps_sum_of(lane_)) { pass_.head_sums[lane_ * pass_.num_positions + position] = total; }
     return total;
   }
 
-  //! dw of the warp's copy, and the kept states of the rows into the registers that this frees.
-  __device__ __forceinline__ void add_to_queries(std::int64_t position, const float (&factors)[2])
+  //! dw of the warp's copy, and the kept states of the rows, or the next rows, into the registers
+  //! that this frees.
+  __device__ __forceinline__ void add_to_queries(std::int64_t position, const float (&factors)[2],
+                                                 std::int64_t next)
   {
     const std::uint32_t high = detail::make_pair(factors[0], factors[1]);
     const std::uint32_t low = detail::make_low_pair(high, factors[0], factors[1]);
-    float4* const sums = sums_ + warp_ * sum_vectors + lane_;
+    float4* const sums = sums_ + threadIdx.x / 32 * sum_vectors + lane_;
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
       float added[8];
@@ -249,6 +299,7 @@ private:
           rows_[u] = detail::load_vector(state_of(position, u));
         }
       }
+      if (Split && next >= 0 && !holds_states()) { load_row(next, u); }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float4 sum = sums[(2 * u + half) * 32];
@@ -263,7 +314,8 @@ private:
 
   //! A + r B of all rows, and for a finished row the norm's part.
   __device__ __forceinline__ void store_rows(std::int64_t position, const float (&weights)[2],
-                                             const float (&factors)[2], float correction)
+                                             const float (&factors)[2], float correction,
+                                             float inverse, std::int64_t next)
   {
     // First operands: rows by calls.
     std::uint32_t pair = detail::make_pair(weights[0], weights[1]);
@@ -275,7 +327,6 @@ private:
     const std::uint32_t factor_low =
         detail::transpose(detail::make_low_pair(pair, factors[0], factors[1]));
     const std::uint32_t queries = detail::shared_address(queries_) + lane_ * 16;
-    const float inverse = __shfl_sync(0xffffffffu, inverse_[0], 0);
     const bool is_finished = pass_.finishes && row_ == 0;
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
@@ -293,9 +344,11 @@ private:
         values[2 * e] = sums[0] + sums[2];
         values[2 * e + 1] = sums[1] + sums[3];
       }
+      if (Split && next >= 0) { load_gradient(next, u); }
       // No branch around the products: all lanes take part in them.
       if (row_ < pass_.num_rows) {
-        add_state(position, u, values);
+        if (pass_.kept) { detail::add_kept(rows_[u], state_of(position, u), values); }
+        if (Split && next >= 0 && holds_states()) { load_row(next, u); }
         if (is_finished) { finish(position, u, correction, inverse, values); }
         else {
           detail::store_vector(state_of(position, u), values);
@@ -304,22 +357,10 @@ private:
     }
   }
 
-  __device__ __forceinline__ void add_state(std::int64_t position, int u, float (&values)[8]) const
+  //! Whether the rows' registers take over the kept states.
+  [[nodiscard]] __device__ __forceinline__ bool holds_states() const
   {
-    if (!pass_.kept) { return; }
-    float kept[8];
-    if constexpr (sizeof(State) == 2) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        kept[2 * e] = detail::first_of(detail::pair_of(rows_[u], e));
-        kept[2 * e + 1] = detail::second_of(detail::pair_of(rows_[u], e));
-      }
-    }
-    else {
-      detail::load_state(state_of(position, u), kept);
-    }
-#pragma unroll
-    for (int j = 0; j < 8; ++j) { values[j] += kept[j]; }
+    return sizeof(State) == 2 && pass_.kept;
   }
 
   //! The top row, read again. r * (r * s): a large row's r^2 would vanish before it meets the row.
@@ -334,38 +375,16 @@ private:
     detail::update_columns(pass_.row_gradient, position, column_ + u * 32, values);
   }
 
-  //! The warps' copies in order, added to chunk blockIdx.y.
-  __device__ __forceinline__ void store_query_sums()
-  {
-    if (pass_.query_sums == nullptr) { return; }
-    for (int x = threadIdx.x; x < sum_vectors; x += num_threads) {
-      const int call = x % 32 / 4;
-      if (call >= pass_.num_calls) { continue; }
-      auto* const to = reinterpret_cast<float4*>(
-          pass_.query_sums + blockIdx.y * pass_.chunk_stride + call * pass_.width +
-          head_ * HeadWidth + x / 64 * 32 + x % 4 * 8 + x / 32 % 2 * 4);
-      float4 sum = *to;
-      for (int w = 0; w < num_warps; ++w) {
-        const float4 added = sums_[w * sum_vectors + x];
-        sum.x += added.x;
-        sum.y += added.y;
-        sum.z += added.z;
-        sum.w += added.w;
-      }
-      *to = sum;
-    }
-  }
-
   const gather_wide_params& pass_;
+  detail::warp_place<Split> place_;
   int lane_;
   int row_;   // i: a row, or a call
   int quad_;  // q
-  int warp_;
   int head_;
   std::int64_t column_;
   unsigned char* queries_;
   float4* sums_;      // [warps][vectors][2][lanes]
-  float* head_sums_;  // [2][rows][heads] of this warp
+  float* head_sums_;  // [2][rows][heads] of this team
   std::uint32_t barriers_;
   uint4 rows_[static_cast<std::size_t>(vectors)];
   uint4 gradients_[static_cast<std::size_t>(vectors)];

@@ -4,43 +4,54 @@
 #pragma once
 
 #include <mhar/block/detail/finish_columns.cuh>
+#include <mhar/block/detail/named_barrier.cuh>
 #include <mhar/types/sweep.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! Warp w of a block has head w % H and every second position of the block's range. Lane l holds
-//! columns 8l ... 8l+7 of every 256 of the head. The weight of the null source does not depend on
-//! D, so one reading of do serves both. What the block adds goes to chunk blockIdx.x of the partial
-//! sums.
+//! Warp w of a block has unit w % U, one of the pieces of a head that is Split and else the head,
+//! and every position of the block's range or, when there are two streams, every second one. Lane l
+//! holds columns 8l ... 8l+7 of every 256 of the unit; sums over a head's pieces meet in shared
+//! memory. The weight of the null source does not depend on D, so one reading of do serves both.
+//! What the block adds goes to chunk blockIdx.x of the partial sums.
 //!
-//! Threads      64 per head
-//! Barriers     three
+//! Threads      32 per unit and stream
+//! Barriers     three; of a stream one per position when heads are split
 //! Numerics     a position's bits do not depend on the others; sums over positions in order
-template <int HeadWidth>
+template <int Width, bool Split>
 class output_gradient_wide
 {
 public:
-  static constexpr int max_heads = 8;
-  static constexpr int num_streams = 2;
+  static constexpr int max_units = 16;
+
+  //! Two, unless registers are for one.
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int num_streams(int units) noexcept
+  {
+    return 2 * units <= max_units ? 2 : 1;
+  }
 
   struct storage
   {
-    float null_sums[static_cast<std::size_t>(max_heads * HeadWidth)];  // of the second stream
-    float logit_sums[num_streams][max_heads];
-    float gate_sums[num_streams][max_heads];
-    float squares[max_heads];
-    float scores[max_heads];
+    float null_sums[static_cast<std::size_t>(max_units / 2 * Width)];  // of the second stream
+    float logit_sums[2][max_units];
+    float gate_sums[2][max_units];
+    float squares[max_units];
+    float scores[max_units];
+    float2 products[2][2][Split ? max_units : 1];  // by parity and stream
   };
 
   __device__ __forceinline__ output_gradient_wide(const output_gradient_problem<bfloat16>& call,
                                                   storage& shared)
       : call_{call},
         shared_{shared},
+        pieces_{Split ? static_cast<int>(call.extent.head_width()) / Width : 1},
+        streams_{num_streams(call.extent.num_heads * pieces_)},
         lane_{static_cast<int>(threadIdx.x % 32)},
-        head_{static_cast<int>(threadIdx.x / 32) % call.extent.num_heads},
-        stream_{static_cast<int>(threadIdx.x / 32) / call.extent.num_heads},
-        column_{std::int64_t{head_} * HeadWidth}
+        unit_{static_cast<int>(threadIdx.x / 32) % (call.extent.num_heads * pieces_)},
+        head_{unit_ / pieces_},
+        stream_{static_cast<int>(threadIdx.x / 32) / (call.extent.num_heads * pieces_)},
+        column_{std::int64_t{unit_} * Width}
   {
     const matrix& copy = call.partial_gradient;
     const bool is_aligned =
@@ -55,20 +66,19 @@ public:
     gate_ = call_.sites.gate[call_.call];
     logit_gate_ = call_.sites.logit_gate[call_.call];
     if (has_null()) { load_null(); }
+    const int streams = Split ? streams_ : 2;
     std::int64_t position = positions * blockIdx.x / gridDim.x + stream_;
-    for (int ahead = 0; ahead < depth - 1; ++ahead) {
-      advance(position + ahead * num_streams, last);
-    }
-    for (; position < last; position += num_streams) {
-      advance(position + (depth - 1) * num_streams, last);
-      add(position);
+    for (int ahead = 0; ahead < depth - 1; ++ahead) { advance(position + ahead * streams, last); }
+    for (int parity = 0; position < last; position += streams, parity ^= 1) {
+      advance(position + (depth - 1) * streams, last);
+      add(position, parity);
     }
     combine_streams();
     if (stream_ == 0) { store(); }
   }
 
 private:
-  static constexpr int vectors = (HeadWidth + 255) / 256;
+  static constexpr int vectors = (Width + 255) / 256;
   static constexpr int depth = 3;  // positions in flight, the one being added included
 
   [[nodiscard]] __device__ __forceinline__ bool has_null() const
@@ -79,7 +89,7 @@ private:
   {
     return v * 256 + lane_ * 8;
   }
-  [[nodiscard]] __device__ __forceinline__ static bool is_inside(int k) { return k < HeadWidth; }
+  [[nodiscard]] __device__ __forceinline__ static bool is_inside(int k) { return k < Width; }
 
   __device__ __forceinline__ void load_null()
   {
@@ -100,8 +110,8 @@ private:
     squares = detail::warp_sum(squares);
     score = detail::warp_sum(score);
     if (lane_ == 0 && stream_ == 0) {
-      shared_.squares[head_] = squares;
-      shared_.scores[head_] = score;
+      shared_.squares[unit_] = squares;
+      shared_.scores[unit_] = score;
     }
     null_logit_ = call_.sites.null_logit[std::int64_t{call_.call} * call_.extent.num_heads + head_];
   }
@@ -134,7 +144,7 @@ private:
     if (has_null()) { lse_[depth - 1] = call_.lse[position * call_.extent.num_heads + head_]; }
   }
 
-  __device__ __forceinline__ void add(std::int64_t position)
+  __device__ __forceinline__ void add(std::int64_t position, int parity)
   {
     const bool in_place = call_.call_gradient.data == call_.output_gradient.data;
     auto* const to = static_cast<bfloat16*>(call_.call_gradient.data) +
@@ -161,11 +171,36 @@ private:
       }
     }
     dot = detail::warp_sum(dot);
+    if constexpr (Split) {
+      product = detail::warp_sum(product);
+      add_pieces(parity, dot, product);
+    }
     gate_sum_ += dot;
-    if (lane_ == 0) { call_.dot[position * call_.extent.num_heads + head_] = dot; }
+    if (lane_ == 0 && is_first()) { call_.dot[position * call_.extent.num_heads + head_] = dot; }
     if (!has_null()) { return; }
-    product = detail::warp_sum(product);
+    if constexpr (!Split) { product = detail::warp_sum(product); }
     if (weight != 0 && logit_gate_ != 0) { logit_sum_ += logit_gate_ * weight * (product - dot); }
+  }
+
+  //! Whether this warp speaks for its head.
+  [[nodiscard]] __device__ __forceinline__ bool is_first() const
+  {
+    return !Split || unit_ == head_ * pieces_;
+  }
+
+  //! The sums over the pieces of the head, in order. Two sets of places: a warp that writes the
+  //! third has met all others since they read the first.
+  __device__ __forceinline__ void add_pieces(int parity, float& dot, float& product)
+  {
+    float2* const places = shared_.products[parity][stream_];
+    if (lane_ == 0) { places[unit_] = make_float2(dot, product); }
+    detail::named_barriers<1, 2>{static_cast<int>(blockDim.x) / streams_}.sync(stream_);
+    dot = 0;
+    product = 0;
+    for (int x = head_ * pieces_; x < (head_ + 1) * pieces_; ++x) {
+      dot += places[x].x;
+      product += places[x].y;
+    }
   }
 
   //! do for the partial's producer.
@@ -183,8 +218,8 @@ private:
   //! The first stream takes over what the second has added.
   __device__ __forceinline__ void combine_streams()
   {
-    float* const sums = shared_.null_sums + head_ * HeadWidth;
-    if (lane_ == 0) {
+    float* const sums = shared_.null_sums + unit_ * Width;
+    if (lane_ == 0 && is_first()) {
       shared_.logit_sums[stream_][head_] = logit_sum_;
       shared_.gate_sums[stream_][head_] = gate_sum_;
     }
@@ -199,7 +234,8 @@ private:
 
   [[nodiscard]] __device__ __forceinline__ float logit_sum(int head) const
   {
-    return shared_.logit_sums[0][head] + shared_.logit_sums[1][head];
+    return !Split || streams_ == 2 ? shared_.logit_sums[0][head] + shared_.logit_sums[1][head]
+                                   : shared_.logit_sums[0][head];
   }
 
   __device__ __forceinline__ void store()
@@ -210,19 +246,22 @@ private:
     if (partials.gate != nullptr && threadIdx.x == 0) {
       float sum = partials.gate[set];
       for (int h = 0; h < extent.num_heads; ++h) {
-        sum += shared_.gate_sums[0][h] + shared_.gate_sums[1][h];
+        sum += !Split || streams_ == 2 ? shared_.gate_sums[0][h] + shared_.gate_sums[1][h]
+                                       : shared_.gate_sums[0][h];
       }
       partials.gate[set] = sum;
     }
     if (!has_null()) { return; }
     float squares = 0;
-    for (int h = 0; h < extent.num_heads; ++h) { squares += shared_.squares[h]; }
+    for (int x = 0; x < extent.num_heads * pieces_; ++x) { squares += shared_.squares[x]; }
     const float inverse =
         thread::inverse_rms(squares, extent.full_width(), static_cast<float>(call_.eps));
     float head_sum = 0;
     float total = 0;
     for (int h = 0; h < extent.num_heads; ++h) {
-      head_sum = fmaf(logit_sum(h), inverse * shared_.scores[h], head_sum);
+      float score = 0;
+      for (int x = h * pieces_; x < (h + 1) * pieces_; ++x) { score += shared_.scores[x]; }
+      head_sum = fmaf(logit_sum(h), inverse * score, head_sum);
       total += logit_sum(h);
     }
     if (partials.bias != nullptr && threadIdx.x == 0) {
@@ -231,7 +270,7 @@ private:
     const float sum = logit_sum(head_);
     const float factor = -inverse * head_sum / static_cast<float>(extent.full_width());
     const float* const query = call_.sites.query + call_.call * extent.width + column_;
-    const float* const other = shared_.null_sums + head_ * HeadWidth;
+    const float* const other = shared_.null_sums + unit_ * Width;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
       if (!is_inside(column_of(v))) { break; }
@@ -242,7 +281,7 @@ private:
         const float key = inverse * null_[v][j];
         if (partials.query != nullptr) { partials.query[at] += sum * key; }
         if (partials.null_source != nullptr) {
-          const float added = null_sums_[v][j] + other[k];
+          const float added = null_sums_[v][j] + (!Split || streams_ == 2 ? other[k] : 0.0f);
           partials.null_source[at] += fmaf(inverse * sum, query[k], added) + factor * key;
         }
       }
@@ -251,7 +290,10 @@ private:
 
   const output_gradient_problem<bfloat16>& call_;
   storage& shared_;
+  int pieces_;
+  int streams_;
   int lane_;
+  int unit_;
   int head_;
   int stream_;
   std::int64_t column_;

@@ -15,6 +15,8 @@ struct advance_wide_params
   std::int64_t num_positions = 0;
   std::int64_t width = 0;
   int num_heads = 1;
+  int pieces = 1;  //!< of a split head that a block has
+  int spread = 1;  //!< blocks of a split head
   detail::packed_queries<bfloat16> queries;
   int first_call = 0;
   int num_calls = 0;
@@ -41,6 +43,8 @@ struct gather_wide_params
   std::int64_t width = 0;
   float inverse_width = 0;  //!< 1 / the width of the norm
   int num_heads = 1;
+  int pieces = 1;  //!< of a split head that a block has
+  int spread = 1;  //!< blocks of a split head
   detail::packed_queries<bfloat16> queries;
   const float* gate = nullptr;        //!< [num_calls]
   const float* logit_gate = nullptr;  //!< [num_calls]

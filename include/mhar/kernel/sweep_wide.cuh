@@ -11,38 +11,41 @@
 MHAR_NAMESPACE_BEGIN
 namespace kernel {
 
-//! Block x is a head, blocks along y share the positions.
-template <int HeadWidth, int Chunks, class State>
-__global__ void __launch_bounds__(256, Chunks == 1 ? 2 : 1)
+//! Block x is a head or, Split, a cluster's share of one; blocks along y share the positions.
+template <int Width, int Chunks, class State, bool Split>
+__global__ void __launch_bounds__((block::advance_wide<Width, Chunks, State, Split>::max_threads),
+                                  !Split && Chunks == 1 ? 2 : 1)
     advance_wide_kernel(const __grid_constant__ block::advance_wide_params pass)
 {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  block::advance_wide<HeadWidth, Chunks, State> work{pass, shared};
+  block::advance_wide<Width, Chunks, State, Split> work{pass, shared};
   block::detail::wait_for_dependencies();
   work.run();
+#endif
 }
 
 //! One cluster of the heads per range of positions.
-template <int HeadWidth, class State>
-__global__ void __launch_bounds__(256, 1)
+template <int Width, class State, bool Split>
+__global__ void __launch_bounds__((block::gather_wide<Width, State, Split>::max_threads), 1)
     gather_wide_kernel(const __grid_constant__ block::gather_wide_params pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  block::gather_wide<HeadWidth, State> work{pass, shared};
+  block::gather_wide<Width, State, Split> work{pass, shared};
   block::detail::wait_for_dependencies();
   work.run();
 #endif
 }
 
 //! A block per range of positions.
-template <int HeadWidth>
+template <int Width, bool Split>
 __global__ void __launch_bounds__(512, 1)
     output_gradient_wide_kernel(const __grid_constant__ output_gradient_problem<bfloat16> call)
 {
-  using gradient = block::output_gradient_wide<HeadWidth>;
+  using gradient = block::output_gradient_wide<Width, Split>;
   __shared__ typename gradient::storage storage;
   block::detail::release_dependents();
   gradient work{call, storage};

@@ -23,11 +23,11 @@ __device__ __forceinline__ void wait_for_cluster()
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-//! A barrier in shared memory that one thread arrives at and that counts bytes sent to it.
-//! `address` is 8-byte aligned. By one thread, before arrive_at_cluster.
-__device__ __forceinline__ void start_exchange(std::uint32_t address)
+//! A barrier in shared memory that one thread, or another number of them, arrives at and that counts
+//! bytes sent to it. `address` is 8-byte aligned. By one thread, before arrive_at_cluster.
+__device__ __forceinline__ void start_exchange(std::uint32_t address, int arrivals = 1)
 {
-  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(address) : "memory");
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address), "r"(arrivals) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
@@ -39,6 +39,13 @@ __device__ __forceinline__ void expect_bytes(std::uint32_t address, int num_bloc
   const int bytes = num_blocks > 1 ? num_blocks * bytes_of_each : 0;
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                : "memory");
+}
+
+//! Arrives without waiting for bytes. What a lane's warp wrote before it can be read by those that
+//! waited.
+__device__ __forceinline__ void arrive_at_exchange(std::uint32_t address)
+{
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
 //! Waits until all bytes of the phase of this parity have come; they can be read then. By a warp.
@@ -58,6 +65,14 @@ __device__ __forceinline__ void wait_for_bytes(std::uint32_t address, int parity
   __syncwarp();
 }
 
+//! The address in block `rank` of the cluster that `address` is in this one.
+[[nodiscard]] __device__ __forceinline__ std::uint32_t remote(std::uint32_t address, int rank)
+{
+  std::uint32_t result;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(rank));
+  return result;
+}
+
 //! *place = value in block `rank` of the cluster's `num_blocks`, four bytes of its exchange.
 //! Addresses are this block's own.
 __device__ __forceinline__ void send(std::uint32_t place, std::uint32_t exchange, int num_blocks,
@@ -67,12 +82,8 @@ __device__ __forceinline__ void send(std::uint32_t place, std::uint32_t exchange
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(place), "f"(value) : "memory");
     return;
   }
-  std::uint32_t remote_place;
-  std::uint32_t remote_exchange;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_place) : "r"(place), "r"(rank));
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(remote_exchange)
-               : "r"(exchange), "r"(rank));
+  const std::uint32_t remote_place = remote(place, rank);
+  const std::uint32_t remote_exchange = remote(exchange, rank);
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
                    remote_place),
                "r"(__float_as_uint(value)), "r"(remote_exchange)

@@ -110,5 +110,25 @@ __device__ __forceinline__ void load_state(const float* from, float (&values)[8]
   values[7] = second.w;
 }
 
+//! values += a kept state: of bfloat16 it has come in already, of float it is read here.
+__device__ __forceinline__ void add_kept(const uint4& kept, const bfloat16*, float (&values)[8])
+{
+  float added[8];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    added[2 * e] = first_of(pair_of(kept, e));
+    added[2 * e + 1] = second_of(pair_of(kept, e));
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) { values[j] += added[j]; }
+}
+__device__ __forceinline__ void add_kept(const uint4&, const float* from, float (&values)[8])
+{
+  float added[8];
+  load_state(from, added);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) { values[j] += added[j]; }
+}
+
 }  // namespace block::detail
 MHAR_NAMESPACE_END

@@ -57,6 +57,8 @@ template <class States>
   pass.num_positions = extent.num_positions;
   pass.width = extent.width;
   pass.num_heads = extent.num_heads;
+  pass.pieces = split_of(extent).pieces;
+  pass.spread = split_of(extent).spread;
   pass.queries = {problem.sites.packed, extent.width};
   pass.first_call = problem.first_call;
   pass.num_calls = problem.num_calls;
@@ -111,22 +113,30 @@ template <class T>
   return launch(where, properties, shape, &kernel::row_statistics_kernel<T>, pass);
 }
 
-template <int HeadWidth, int Chunks, class State>
+template <int Width, int Chunks, bool Split, class State>
 [[nodiscard]] status launch_advance_wide(const block::advance_wide_params& pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  using advance = block::advance_wide<HeadWidth, Chunks, State>;
-  constexpr int warps = advance::num_threads / 32;
-  constexpr int blocks_per_multiprocessor = Chunks == 1 ? 2 : 1;
-  const std::int64_t most = blocks_per_multiprocessor * properties.multiprocessors / pass.num_heads;
-  const std::int64_t needed = (pass.num_positions + warps - 1) / warps;
+  using advance = block::advance_wide<Width, Chunks, State, Split>;
+  const auto bytes_of = [&pass](int teams) {
+    const bool has_null = !pass.kept && pass.null_source != nullptr;
+    return advance::shared_bytes(pass.num_calls, has_null, teams, pass.pieces, pass.spread);
+  };
+  const int teams = teams_of(pass.pieces, advance::max_threads, properties, bytes_of);
+  constexpr int blocks_per_multiprocessor = !Split && Chunks == 1 ? 2 : 1;
+  const std::int64_t most =
+      Split ? tuning::sweep_policy::num_clusters(properties.multiprocessors, pass.spread) /
+                  pass.num_heads
+            : blocks_per_multiprocessor * properties.multiprocessors / pass.num_heads;
+  const std::int64_t needed = (pass.num_positions + teams - 1) / teams;
   launch_shape shape;
-  shape.grid = dim3(static_cast<unsigned>(pass.num_heads),
+  shape.grid = dim3(static_cast<unsigned>(pass.num_heads * pass.spread),
                     static_cast<unsigned>(needed < most ? needed : most));
-  shape.block = advance::num_threads;
-  shape.shared_memory = static_cast<std::size_t>(advance::shared_bytes(pass.num_calls));
-  return launch(where, properties, shape, &kernel::advance_wide_kernel<HeadWidth, Chunks, State>,
+  shape.block = static_cast<unsigned>(32 * pass.pieces * teams);
+  shape.shared_memory = static_cast<std::size_t>(bytes_of(teams));
+  shape.cluster = static_cast<unsigned>(pass.spread);
+  return launch(where, properties, shape, &kernel::advance_wide_kernel<Width, Chunks, State, Split>,
                 pass);
 }
 
@@ -187,21 +197,23 @@ template <class T>
     const status launched = find_row_statistics(problem, properties, where);
     if (!launched.ok()) { return launched; }
   }
-  constexpr int most = 16;
+  // Queries of a split head are as wide as it is.
+  const int most = split_of(problem.extent).is_split() ? 8 : 16;
   for (int first = 0; first < problem.num_calls; first += most) {
     advance_problem<T> part = problem;
     part.first_call += first;
     part.states.first_slot += first;
     part.num_calls = problem.num_calls - first < most ? problem.num_calls - first : most;
     if (first > 0) { part.end = pass_end::keep_all; }
-    const status launched =
-        dispatch_wide(part.extent.head_width(), part.states.type, [&](auto width, auto state) {
-          constexpr int head_width = decltype(width)::value;
+    const status launched = dispatch_wide(
+        part.extent.head_width(), part.states.type, [&](auto width, auto split, auto state) {
+          constexpr int w = decltype(width)::value;
+          constexpr bool s = decltype(split)::value;
           using state_type = decltype(state);
           const block::advance_wide_params pass = wide_params_of(part);
           return part.num_rows <= 8
-                     ? launch_advance_wide<head_width, 1, state_type>(pass, properties, where)
-                     : launch_advance_wide<head_width, 2, state_type>(pass, properties, where);
+                     ? launch_advance_wide<w, 1, s, state_type>(pass, properties, where)
+                     : launch_advance_wide<w, 2, s, state_type>(pass, properties, where);
         });
     if (!launched.ok()) { return launched; }
   }

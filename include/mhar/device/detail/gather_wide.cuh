@@ -10,10 +10,22 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
+//! Columns of a warp of output_gradient_wide: as few as let its warps hold the width; 0 when they
+//! cannot.
+[[nodiscard]] inline int unit_width_of(const shape& extent) noexcept
+{
+  constexpr int most = 16;
+  const std::int64_t width = extent.head_width();
+  const bool is_short = extent.num_heads <= 8;
+  if (width == 512 && is_short) { return 512; }
+  if (width % 256 == 0 && is_short && extent.width <= 256 * most) { return 256; }
+  return width % 512 == 0 && is_short && extent.width <= 512 * most ? 512 : 0;
+}
+
 [[nodiscard]] inline bool is_wide(const output_gradient_problem<bfloat16>& problem,
                                   const device_properties& properties) noexcept
 {
-  return has_wide_kernel(problem.extent, properties) &&
+  return properties.capability >= 90 && unit_width_of(problem.extent) > 0 &&
          problem.sites.rounding == key_rounding::none && problem.stage.norm == output_norm::none &&
          !problem.combined_gradient && is_tensor_matrix(problem.output_gradient) &&
          is_tensor_matrix(problem.mix) && is_tensor_matrix(problem.call_gradient);
@@ -29,10 +41,23 @@ template <class T>
   launch_shape shape;
   // Fewer sets of partial sums to read and write than there are chunks.
   shape.grid = static_cast<unsigned>((chunks_of(problem.extent) + 1) / 2);
-  shape.block = static_cast<unsigned>(64 * problem.extent.num_heads);
-  return problem.extent.head_width() == 256
-             ? launch(where, properties, shape, &kernel::output_gradient_wide_kernel<256>, problem)
-             : launch(where, properties, shape, &kernel::output_gradient_wide_kernel<512>, problem);
+  const auto launch_units = [&](auto width, auto split) {
+    constexpr int w = decltype(width)::value;
+    constexpr bool s = decltype(split)::value;
+    using gradient = block::output_gradient_wide<w, s>;
+    const int units = static_cast<int>(problem.extent.width) / w;
+    shape.block = static_cast<unsigned>(32 * units * gradient::num_streams(units));
+    return launch(where, properties, shape, &kernel::output_gradient_wide_kernel<w, s>, problem);
+  };
+  using narrow = cuda::std::integral_constant<int, 256>;
+  using broad = cuda::std::integral_constant<int, 512>;
+  const int width = unit_width_of(problem.extent);
+  if (problem.extent.head_width() == width) {
+    return width == 256 ? launch_units(narrow{}, cuda::std::false_type{})
+                        : launch_units(broad{}, cuda::std::false_type{});
+  }
+  return width == 256 ? launch_units(narrow{}, cuda::std::true_type{})
+                      : launch_units(broad{}, cuda::std::true_type{});
 }
 
 [[nodiscard]] inline bool is_wide(const gather_problem<bfloat16>& problem,
@@ -63,6 +88,8 @@ template <class T>
   pass.width = extent.width;
   pass.inverse_width = 1.0f / static_cast<float>(extent.full_width());
   pass.num_heads = extent.num_heads;
+  pass.pieces = split_of(extent).pieces;
+  pass.spread = split_of(extent).spread;
   pass.queries = {problem.sites.packed, extent.width};
   pass.gate = problem.sites.gate + problem.first_call;
   pass.logit_gate = problem.sites.logit_gate + problem.first_call;
@@ -120,22 +147,25 @@ template <class T>
   return {};
 }
 
-template <int HeadWidth, class State>
+template <int Width, bool Split, class State>
 [[nodiscard]] status launch_gather_wide(const block::gather_wide_params& pass, int chunks,
                                         const device_properties& properties,
                                         const context& where) noexcept
 {
-  using gather = block::gather_wide<HeadWidth, State>;
-  // Where the parts of the chip hold no whole number of clusters, a tenth of it is out of reach.
-  const int reached = properties.multiprocessors * 10 / 11 / pass.num_heads;
-  const int clusters = reached < 1 ? 1 : reached;
+  using gather = block::gather_wide<Width, State, Split>;
+  const auto bytes_of = [&pass](int teams) {
+    return gather::shared_bytes(teams, pass.pieces, pass.spread);
+  };
+  const int teams = teams_of(pass.pieces, gather::max_threads, properties, bytes_of);
+  const int blocks = pass.num_heads * pass.spread;
+  const int clusters = tuning::sweep_policy::num_clusters(properties.multiprocessors, blocks);
   launch_shape shape;
-  shape.grid = dim3(static_cast<unsigned>(pass.num_heads),
+  shape.grid = dim3(static_cast<unsigned>(blocks),
                     static_cast<unsigned>(clusters < chunks ? clusters : chunks));
-  shape.block = gather::num_threads;
-  shape.shared_memory = gather::shared_bytes;
-  shape.cluster = static_cast<unsigned>(pass.num_heads);
-  return launch(where, properties, shape, &kernel::gather_wide_kernel<HeadWidth, State>, pass);
+  shape.block = static_cast<unsigned>(32 * pass.pieces * teams);
+  shape.shared_memory = static_cast<std::size_t>(bytes_of(teams));
+  shape.cluster = static_cast<unsigned>(blocks);
+  return launch(where, properties, shape, &kernel::gather_wide_kernel<Width, State, Split>, pass);
 }
 
 //! A kept top row without calls: the norm's part is all that its gradient lacks.
@@ -187,10 +217,11 @@ template <class T>
     part.num_rows = problem.num_rows - first < most ? problem.num_rows - first : most;
     part.states.first_slot += first;
     if (first > 0) { part.end = pass_end::keep_all; }
-    const status launched =
-        dispatch_wide(part.extent.head_width(), part.states.type, [&](auto width, auto state) {
-          return launch_gather_wide<decltype(width)::value, decltype(state)>(
-              wide_params_of(part), chunks_of(part.extent), properties, where);
+    const status launched = dispatch_wide(
+        part.extent.head_width(), part.states.type, [&](auto width, auto split, auto state) {
+          return launch_gather_wide<decltype(width)::value, decltype(split)::value,
+                                    decltype(state)>(wide_params_of(part), chunks_of(part.extent),
+                                                     properties, where);
         });
     if (!launched.ok()) { return launched; }
   }

@@ -10,23 +10,62 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
-//! Head widths that have kernels.
+//! How a head becomes the pieces of warps. Heads of 256 and 512 are one piece; others are pieces of
+//! 256, over as few blocks as hold them.
+struct head_split
+{
+  static constexpr int piece_width = 256;
+  int pieces = 0;  //!< of one block; 0 when the passes have no kernel for this width
+  int spread = 1;  //!< blocks
+
+  [[nodiscard]] bool is_split() const noexcept { return pieces > 1; }
+};
+
+[[nodiscard]] inline head_split split_of(const shape& extent) noexcept
+{
+  const std::int64_t width = extent.head_width();
+  if (extent.num_heads > 8 || width % head_split::piece_width != 0) { return {}; }
+  if (width <= 512) { return {1, 1}; }
+  const std::int64_t pieces = width / head_split::piece_width;
+  for (int spread = 1; spread * extent.num_heads <= 8; spread *= 2) {
+    if (pieces % spread == 0 && pieces / spread <= 8) {
+      return {static_cast<int>(pieces / spread), spread};
+    }
+  }
+  return {};
+}
+
 [[nodiscard]] inline bool has_wide_kernel(const shape& extent,
                                           const device_properties& properties) noexcept
 {
-  const std::int64_t width = extent.head_width();
-  return properties.capability >= 90 && (width == 256 || width == 512) && extent.num_heads <= 8;
+  return properties.capability >= 90 && split_of(extent).pieces > 0;
 }
 
-//! Calls visitor(head width, a State) with both as types.
+//! Calls visitor(width of a piece, whether heads are split, a State) with all as types.
 template <class Visitor>
 status dispatch_wide(std::int64_t head_width, element state, Visitor&& visitor) noexcept
 {
-  const auto with_width = [&](auto width) {
-    return state == element::bfloat16 ? visitor(width, bfloat16{}) : visitor(width, float{});
+  const auto with_width = [&](auto width, auto split) {
+    return state == element::bfloat16 ? visitor(width, split, bfloat16{})
+                                      : visitor(width, split, float{});
   };
-  return head_width == 256 ? with_width(cuda::std::integral_constant<int, 256>{})
-                           : with_width(cuda::std::integral_constant<int, 512>{});
+  switch (head_width) {
+    case 256: return with_width(cuda::std::integral_constant<int, 256>{}, cuda::std::false_type{});
+    case 512: return with_width(cuda::std::integral_constant<int, 512>{}, cuda::std::false_type{});
+    default:
+      return with_width(cuda::std::integral_constant<int, head_split::piece_width>{},
+                        cuda::std::true_type{});
+  }
+}
+
+//! Teams of a block of a split head, as many as threads and shared memory have room for.
+template <class BytesOf>
+[[nodiscard]] int teams_of(int pieces, int max_threads, const device_properties& properties,
+                           BytesOf bytes_of) noexcept
+{
+  int teams = max_threads / (32 * pieces);
+  while (teams > 1 && bytes_of(teams) > properties.shared_memory_per_block) { --teams; }
+  return teams;
 }
 
 //! A matrix with what a kernel must know of its alignment.
