@@ -5,6 +5,7 @@
 #include "support/device.cuh"
 
 #include <mhar/device/context.cuh>
+#include <mhar/status.hpp>
 
 #include <cstdlib>
 #include <string>

@@ -15,8 +15,8 @@ class cpu_fuzz_backend
 {
 public:
   using memory = cpu_fuzz_memory;
-  static constexpr bool merges = true;
   static constexpr bool infinite_logits_are_nan = true;
+  static constexpr std::int64_t workspace_alignment = 1;
   //! What validation accepts is served.
   static bool may_refuse(const mhar::status&) { return false; }
 
@@ -30,6 +30,11 @@ public:
   {
     serve(data.backward(host_memory{}).problem, *this);
   }
+  template <class T>
+  [[nodiscard]] comparison merge(merge_case<T>& data)
+  {
+    return data.check(host_memory{}, [&](const auto& problem) { serve(problem, *this); });
+  }
   template <class Problem>
   [[nodiscard]] std::size_t workspace(const Problem& problem)
   {
@@ -39,7 +44,12 @@ public:
   [[nodiscard]] mhar::status run(const Problem& problem, std::size_t workspace_bytes)
   {
     const mhar::cpu::aligned_memory workspace{workspace_bytes};
-    return call_verb(problem, workspace.context());
+    return run_in(problem, workspace.data(), workspace.size());
+  }
+  template <class Problem>
+  [[nodiscard]] mhar::status run_in(const Problem& problem, void* workspace, std::size_t bytes)
+  {
+    return call_verb(problem, mhar::cpu::context{{}, workspace, bytes});
   }
 };
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The CUDA backend under the fuzzer of calls: call_fuzz_cuda [seconds [seed]]. Arrays of spoilt calls live in managed memory, which
-//! the host and the device reach at one address.
+//! The CUDA backend under the fuzzer of calls: mhar_fuzz_calls_cuda [seconds [seed]].
 #include "device/device_route.cuh"
 #include "device/device_route_gradient.cuh"
-#include "device/stream.cuh"
 #include "fuzz/call_fuzz.hpp"
+#include "fuzz/device_fuzz.cuh"
 #include "fuzz/seeded.hpp"
 #include "support/device_memory.cuh"
+
+#include <mhar/device/merge.cuh>
 
 using namespace mhar_test;
 
@@ -15,28 +16,11 @@ namespace {
 class device_fuzz_backend
 {
 public:
-  static constexpr bool merges = false;
+  using memory = device_fuzz_memory;
   static constexpr bool infinite_logits_are_nan = false;
+  static constexpr std::int64_t workspace_alignment = 256;
   //! What validation accepts is served.
   static bool may_refuse(const mhar::status&) { return false; }
-
-  class memory
-  {
-  public:
-    explicit memory(std::size_t bytes)
-    {
-      check_cuda(cudaMallocManaged(&bytes_, bytes + 1, cudaMemAttachGlobal));
-    }
-    memory(const memory&) = delete;
-    memory& operator=(const memory&) = delete;
-    memory(memory&& other) noexcept : bytes_{std::exchange(other.bytes_, nullptr)} {}
-    memory& operator=(memory&&) = delete;
-    ~memory() { cudaFree(bytes_); }
-    [[nodiscard]] unsigned char* data() const noexcept { return bytes_; }
-
-  private:
-    unsigned char* bytes_ = nullptr;
-  };
 
   template <class T>
   void forward(call_case<T>& data)
@@ -54,6 +38,15 @@ public:
     serve(backward.problem, *this);
     arrays.download();
   }
+  template <class T>
+  [[nodiscard]] comparison merge(merge_case<T>& data)
+  {
+    device_memory arrays;
+    return data.check(arrays, [&](const auto& problem) {
+      serve(problem, *this);
+      arrays.download();
+    });
+  }
   template <class Problem>
   [[nodiscard]] std::size_t workspace(const Problem& problem)
   {
@@ -63,12 +56,14 @@ public:
   [[nodiscard]] mhar::status run(const Problem& problem, std::size_t bytes)
   {
     const device_buffer<unsigned char> scratch{static_cast<std::int64_t>(bytes)};
-    const mhar::device::context context{stream_.get(), bytes == 0 ? nullptr : scratch.data(),
-                                        bytes};
-    const mhar::status outcome = call_verb(problem, context);
-    stream_.wait();
-    check_cuda(cudaGetLastError());
-    return outcome;
+    return run_in(problem, bytes == 0 ? nullptr : scratch.data(), bytes);
+  }
+  template <class Problem>
+  [[nodiscard]] mhar::status run_in(const Problem& problem, void* workspace, std::size_t bytes)
+  {
+    return run_in_stream(stream_, workspace, bytes, [&](const mhar::device::context& context) {
+      return call_verb(problem, context);
+    });
   }
 
 private:

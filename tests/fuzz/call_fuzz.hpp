@@ -84,7 +84,7 @@ void fuzz_call(entropy& choices, Backend& backend)
     return;
   }
   if (kind == 4) {
-    if constexpr (Backend::merges) { fuzz_merge<T>(choices, backend); }
+    fuzz_merge<T>(choices, backend);
     return;
   }
   const call_options<T> options = random_options<T>(choices, 100);

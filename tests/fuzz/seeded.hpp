@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <random>
 
 namespace mhar_test {
@@ -33,7 +34,13 @@ int fuzz_for(int argc, char** argv, const Body& body)
   do {
     fuzz_input() = seed;
     entropy choices{seed};
-    body(choices);
+    try {
+      body(choices);
+    } catch (const std::exception& failure) {
+      std::fprintf(stderr, "fuzz: input %llu: %s\n", static_cast<unsigned long long>(seed),
+                   failure.what());
+      std::abort();
+    }
     ++seed;
     ++count;
   } while (!only && std::chrono::duration<double>(clock::now() - start).count() < seconds);

@@ -8,10 +8,14 @@
 #include "fuzz/spoiler.hpp"
 #include "support/call_case.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace mhar_test {
 
@@ -83,8 +87,8 @@ template <class Problem, class Backend, class Arena>
 void check_refusal(const Problem& problem, const mhar::status& valid, Backend& backend,
                    const Arena& arena, const std::vector<unsigned char>& before)
 {
-  const std::size_t needed = backend.workspace(problem);
-  const mhar::status outcome = backend.run(problem, needed < 65536 ? needed : 0);
+  // Without a workspace: what is refused needs none, and a spoilt extent may reach as far as any memory.
+  const mhar::status outcome = backend.run_in(problem, nullptr, 0);
   fuzz_require(
       outcome.code == valid.code && std::strcmp(outcome.argument, valid.argument) == 0,
       std::string{"refused for "} + outcome.argument + ", validation says " + valid.argument);
@@ -166,6 +170,74 @@ void check_service(Problem& problem, Backend& backend, const Arena& arena,
   }
 }
 
+//! Whether the problem's verb is given a workspace to use.
+template <class Problem, class = void>
+constexpr bool uses_workspace = false;
+template <class Problem>
+constexpr bool uses_workspace<Problem, std::void_t<decltype(validate(std::declval<const Problem&>(),
+                                                                     mhar::workspace_view{}))>> =
+    true;
+
+//! A valid problem with its workspace among its arrays: refused as validation says, or it gives the same bits, and nothing but the
+//! workspace is written besides.
+template <class Problem, class Backend, class Arena>
+void check_workspace(const Problem& problem, entropy& choices, Backend& backend, const Arena& arena,
+                     const std::vector<std::int64_t>& starts,
+                     const std::vector<unsigned char>& before)
+{
+  Problem copy = problem;
+  const auto lists = own_lists(output_lists{}, copy);
+  const std::size_t needed = std::max<std::size_t>(backend.workspace(problem), 1);
+  if (starts.empty() || needed > std::size_t{1} << 17 || !problem_memory{copy}.inside(arena)) {
+    return;
+  }
+  const auto which = choices.integer(0, static_cast<std::int64_t>(starts.size()) - 1);
+  std::int64_t at = starts[static_cast<std::size_t>(which)] + 64 * choices.integer(-32, 32);
+  if (choices.once_in(2)) { at -= static_cast<std::int64_t>(needed); }
+  at = std::max<std::int64_t>(0, at / Backend::workspace_alignment * Backend::workspace_alignment);
+  const auto first = static_cast<std::size_t>(at);
+  if (first + needed > before.size()) { return; }
+
+  const mhar::status valid = validate(problem, {arena.data() + at, needed});
+  const mhar::status outcome = backend.run_in(problem, arena.data() + at, needed);
+  const std::vector<unsigned char> after(arena.data(), arena.data() + before.size());
+  std::memcpy(arena.data(), before.data(), before.size());
+  if (Backend::may_refuse(outcome)) { return; }
+  fuzz_require(outcome.code == valid.code && std::strcmp(outcome.argument, valid.argument) == 0,
+               std::string{"with this workspace refused for "} + outcome.argument +
+                   ", validation says " + valid.argument);
+  if (!valid.ok()) {
+    fuzz_require(after == before, std::string{"the workspace refused for "} + valid.argument +
+                                      ", but something was written");
+    return;
+  }
+  fuzz_require(backend.run(problem, needed).ok(), "served in one workspace only");
+  const auto same = [&](std::size_t begin, std::size_t end) {
+    return std::memcmp(arena.data() + begin, after.data() + begin, end - begin) == 0;
+  };
+  fuzz_require(same(0, first) && same(first + needed, before.size()),
+               "a workspace among the arrays changes a result");
+  std::memcpy(arena.data(), before.data(), before.size());
+}
+
+//! What a spoilt problem owes.
+template <class T, class Problem, class Backend, class Arena>
+void check_spoilt(Problem& problem, entropy& choices, Backend& backend, const Arena& arena,
+                  const std::vector<std::int64_t>& starts)
+{
+  const std::vector<unsigned char> before(arena.data(), arena.data() + Arena::all_bytes);
+  const mhar::status valid = validate(problem);
+  if (!valid.ok()) {
+    check_refusal(problem, valid, backend, arena, before);
+    return;
+  }
+  check_service<T>(problem, backend, arena, before);
+  std::memcpy(arena.data(), before.data(), before.size());
+  if constexpr (uses_workspace<Problem>) {
+    check_workspace(problem, choices, backend, arena, starts, before);
+  }
+}
+
 //! A spoilt problem: `bind` binds it in an arena.
 template <class T, class Problem, class Backend, class Bind>
 void fuzz_spoilt_call(entropy& choices, Backend& backend, const Bind& bind)
@@ -183,12 +255,7 @@ void fuzz_spoilt_call(entropy& choices, Backend& backend, const Bind& bind)
   const row_count rows = count_rows(problem);
   if (rows.count > (rows.listed ? rows_of_case : 2000)) { return; }
 
-  const std::vector<unsigned char> before(arena.data(), arena.data() + arena_type::all_bytes);
-  const mhar::status valid = validate(problem);
-  if (valid.ok()) { check_service<T>(problem, backend, arena, before); }
-  else {
-    check_refusal(problem, valid, backend, arena, before);
-  }
+  check_spoilt<T>(problem, choices, backend, arena, arena.starts());
 }
 
 }  // namespace mhar_test

@@ -4,7 +4,9 @@
 //! says, and in the end the pass gives what its calls give one by one.
 #pragma once
 
-#include "fuzz/sweep_problems.hpp"
+#include "fuzz/sweep_memory.hpp"
+#include "fuzz/sweep_spoiler.hpp"
+#include "fuzz/sweep_verbs.hpp"
 #include "router/random_sweep.hpp"
 
 #include <algorithm>
@@ -20,7 +22,7 @@ template <class Inner>
 struct sweep_fuzz_state
 {
   using arena_type =
-      fuzz_memory<typename Inner::memory, (std::int64_t{3} << 19), (std::int64_t{1} << 21)>;
+      fuzz_memory<typename Inner::memory, Inner::arena_bytes / 4 * 3, Inner::arena_bytes>;
 
   Inner inner;
   arena_type arena;
@@ -173,18 +175,11 @@ private:
     now.inner.wait();
     spoilable<Problem> copy{problem};
     Problem& spoilt = copy.problem;
-    spoiler<typename state::arena_type> with{*now.choices, now.arena,
-                                             problem_memory{spoilt}.starts(now.arena)};
+    const std::vector<std::int64_t> starts = problem_memory{spoilt}.starts(now.arena);
+    spoiler<typename state::arena_type> with{*now.choices, now.arena, starts};
     for (std::int64_t i = now.choices->integer(1, 3); i > 0; --i) { with(spoilt); }
     if (!is_askable(spoilt, now.num_calls, now.num_rows)) { return; }
-    const std::vector<unsigned char> before(now.arena.data(),
-                                            now.arena.data() + state::arena_type::all_bytes);
-    const mhar::status valid = validate(spoilt);
-    if (valid.ok()) { check_service<T>(spoilt, now.inner, now.arena, before); }
-    else {
-      check_refusal(spoilt, valid, now.inner, now.arena, before);
-    }
-    std::memcpy(now.arena.data(), before.data(), before.size());
+    check_spoilt<T>(spoilt, *now.choices, now.inner, now.arena, starts);
   }
 };
 
@@ -319,6 +314,15 @@ void fuzz_sweep(entropy& choices)
 {
   using backend = sweep_fuzz_backend<Inner>;
   sweep_options options = random_options(choices);
+  bool fast = false;
+  if constexpr (constexpr auto& widths = Inner::fast_head_widths; !widths.empty()) {
+    fast = choices.once_in(2);
+    if (fast) {
+      const auto last = static_cast<std::int64_t>(widths.size()) - 1;
+      options.extent.width =
+          options.extent.num_heads * widths[static_cast<std::size_t>(choices.integer(0, last))];
+    }
+  }
   run_choices how = random_choices<T>(options.schedule, choices);
   const bool exact = choices.once_in(2);
   if (exact) { keep_exact<T>(options, how); }
@@ -328,7 +332,10 @@ void fuzz_sweep(entropy& choices)
   sweep_case<T> data{options, random_inputs::seeded(choices.bits())};
   const bool judged =
       exact || sizeof(T) > 2;  // by the reference, which knows what special values come to
-  if (judged && choices.once_in(3)) { put_special_values(data, choices); }
+  // Products on tensor cores are formed whole, whatever their factors.
+  if (Inner::keeps_non_finite && judged && !fast && choices.once_in(3)) {
+    put_special_values(data, choices);
+  }
 
   auto& now = sweep_fuzz_state<Inner>::current();
   now.arena.clear();
