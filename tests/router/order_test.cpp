@@ -60,7 +60,7 @@ TEST_CASE("router: the forward goes call by call, over rows that are there")
     run.route(c);
     CHECK_WRONG_ORDER(route(c));
   }
-  CHECK_WRONG_ORDER(route(3));
+  CHECK_WRONG_ORDER(router.route(run.context(), 3, {}, {}));
   CHECK_WRONG_ORDER(router.recompute(run.context(), 3, {}, {}));
   CHECK_WRONG_ORDER(router.begin_recompute(run.context(), 0, 3));  // built for two at once
   CHECK_WRONG_ORDER(router.begin_recompute(run.context(), 2, 2));
