@@ -8,7 +8,7 @@ namespace mhar_test {
 
 //! A factor of exactly 0 is not multiplied by an infinity: a closed gate, a source without weight, a single source.
 template <class T, class On>
-void zero_factors_meet_infinities(On on)
+void zero_factors_meet_infinities(On on, std::int64_t width)
 {
   random_inputs random{610};
   for (const mhar::key_rounding rounding :
@@ -17,7 +17,7 @@ void zero_factors_meet_infinities(On on)
       CAPTURE(static_cast<int>(rounding));
       CAPTURE(gate);
       CAPTURE(num_rows);
-      call_options<T> options = plain_options<T>({3, 48, 2, 0}, num_rows);
+      call_options<T> options = plain_options<T>({3, width, 2, 0}, num_rows);
       options.rounding = rounding;
       options.gate = gate;
       options.partial = true;

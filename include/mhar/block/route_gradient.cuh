@@ -57,6 +57,7 @@ private:
   // Columns (detail/route_gradient_columns.cuh).
   [[nodiscard]] __device__ __forceinline__ int num_rounds() const;
   [[nodiscard]] __device__ __forceinline__ int head_of(int round) const;
+  [[nodiscard]] __device__ __forceinline__ int group_of(int round) const;
   template <class Visitor>
   __device__ __forceinline__ void for_columns(int round, Visitor visitor) const;
   [[nodiscard]] __device__ __forceinline__ const const_matrix& matrix_of(call_input which) const;
@@ -78,6 +79,20 @@ private:
   [[nodiscard]] __device__ __forceinline__ values load(const const_array& from, std::int64_t column,
                                                        int count, accumulate absent) const;
 
+  // Asked of the parameters each time, as constants: registers are scarce.
+  [[nodiscard]] __device__ __forceinline__ bool recomputes() const
+  {
+    return call_.lse == nullptr || !call_.mix;
+  }
+  //! Rows stay in the ring between recomputation and gradient.
+  [[nodiscard]] __device__ __forceinline__ bool keeps_rows() const
+  {
+    return recomputes() && num_batches_ == 1;
+  }
+  [[nodiscard]] __device__ __forceinline__ bool wants_weight() const
+  {
+    return call_.partials.query != nullptr;
+  }
   //! Rounded keys are left to the kernels without a ring.
   [[nodiscard]] __device__ __forceinline__ bool rounds_keys() const
   {
@@ -91,11 +106,17 @@ private:
   __device__ __forceinline__ void copy_old_gradients(int first, int rows) const;
   template <class Element>
   __device__ __forceinline__ void copy_chunks(Element* to, const Element* from) const;
+  __device__ __forceinline__ void copy_plain_input(const const_matrix& from, call_input which,
+                                                   std::int64_t position) const;
   __device__ __forceinline__ void copy_inputs(std::int64_t position);
   __device__ __forceinline__ void close_step();
   __device__ __forceinline__ void wait_for_inputs() const;
   __device__ __forceinline__ void wait_for_rows() const;
   [[nodiscard]] __device__ __forceinline__ accumulate* statistics_of(std::int64_t position) const;
+  [[nodiscard]] __device__ __forceinline__ unsigned char* input_memory(call_input which) const
+  {
+    return ring_ + call_.input_offsets[static_cast<int>(which)];
+  }
   [[nodiscard]] __device__ __forceinline__ unsigned char* slot_memory(int slot) const
   {
     return ring_ + call_.input_bytes + (stage_ * call_.rows_per_stage + slot) * call_.slot_bytes;
@@ -116,6 +137,9 @@ private:
                                                                   std::int64_t column,
                                                                   int count) const;
   __device__ __forceinline__ void differentiate_norm(std::int64_t position);
+  //! do is dy, and nothing but D is to be found.
+  [[nodiscard]] __device__ __forceinline__ bool starts_plainly() const;
+  __device__ __forceinline__ void start_plain_position();
   __device__ __forceinline__ void start_position(std::int64_t position);
   __device__ __forceinline__ void finish_position(std::int64_t position);
 
@@ -156,12 +180,12 @@ private:
   {
     return detail::load_wide<accumulate, width>(from);
   }
-  template <bool HasZero, class Element, bool Adds>
+  template <class Element>
   __device__ __forceinline__ void differentiate_held(int first, int rows, std::int64_t position);
+  __device__ __forceinline__ void differentiate_awkward(int first, int rows, std::int64_t position);
   __device__ __forceinline__ void differentiate_row(int slot, int row, std::int64_t position);
-  template <bool HasZero>
   __device__ __forceinline__ void differentiate_slots(int first, int rows, std::int64_t position);
-  __device__ __forceinline__ void differentiate_batch(int batch, bool has_zero,
+  __device__ __forceinline__ void differentiate_batch(int batch, bool finite,
                                                       std::int64_t position);
   __device__ __forceinline__ void differentiate(std::int64_t position);
 
@@ -198,15 +222,11 @@ private:
   int column_;  //!< the thread's first one, with a ring
   int step_;    //!< columns from one of its chunks to the next
   int lane_;    //!< among the threads of a head
-  int group_;   //!< of that lane, within the head
   int head_;    //!< in the first round
   int num_batches_;
   int num_sources_;
   accumulate gate_;
   accumulate inverse_width_;
-  bool recomputes_;
-  bool keeps_rows_;  //!< rows stay in the ring between recomputation and gradient
-  bool wants_weight_;
 
   columns weight_;      //!< w = scale * q * g
   columns gradient_;    //!< do; the mix while that is recomputed

@@ -24,8 +24,8 @@ struct gradient_map
   int heads_at_once = 0;
   int num_rounds = 0;
   int num_threads = 0;  //!< of a block, a multiple of 32
-  int group =
-      0;  //!< lanes whose sums meet in a butterfly: a power of two that divides lanes_per_head
+  int group = 0;  //!< lanes whose sums meet in a butterfly: 2^group_shift, divides lanes_per_head
+  int group_shift = 0;
   int groups_per_head = 0;
   int num_groups = 0;
   int finish_lanes = 0;  //!< lanes of a warp that add the groups of one head: 2^finish_shift

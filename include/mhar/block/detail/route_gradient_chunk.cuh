@@ -19,16 +19,12 @@ route_gradient<T, Chunks, Capacity>::route_gradient(const params& call, unsigned
       column_{0},
       step_{call.map.lanes_per_head * width},
       lane_{static_cast<int>(threadIdx.x) % call.map.lanes_per_head},
-      group_{lane_ / call.map.group},
       head_{static_cast<int>(threadIdx.x) / call.map.lanes_per_head},
       num_batches_{
           call.num_rows == 0 ? 1 : (call.num_rows + call.rows_per_stage - 1) / call.rows_per_stage},
       num_sources_{call.num_rows + call.num_null},
       gate_{call.gate ? mhar::load<accumulate>(call.gate.data, call.gate.type, 0) : accumulate{1}},
       inverse_width_{1 / static_cast<accumulate>(call.extent.width)},
-      recomputes_{call.lse == nullptr || !call.mix},
-      keeps_rows_{recomputes_ && num_batches_ == 1},
-      wants_weight_{call.partials.query != nullptr},
       weight_{column_memory(column_array::weight), call.map.num_threads},
       gradient_{column_memory(column_array::gradient), call.map.num_threads},
       weight_sum_{column_memory(column_array::weight_sum), call.map.num_threads},
@@ -38,7 +34,7 @@ route_gradient<T, Chunks, Capacity>::route_gradient(const params& call, unsigned
   // Threads past the last head of a round have nothing to do in it.
   if (head_ >= call.map.heads_at_once) { head_ = call.extent.num_heads; }
   column_ = head_ * call.map.head_width + lane_ * width;
-  num_steps_ = recomputes_ && !keeps_rows_ ? 2 * num_batches_ : num_batches_;
+  num_steps_ = recomputes() && !keeps_rows() ? 2 * num_batches_ : num_batches_;
 }
 
 template <class T, int Chunks, int Capacity>
@@ -58,7 +54,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::run(int fir
     const std::int64_t end = start_of(chunk + 1);
     for (std::int64_t position = start_of(chunk); position < end; ++position) {
       wait_for_inputs();
-      if (recomputes_) { recompute(position); }
+      if (recomputes()) { recompute(position); }
       if (call_.norm == output_norm::rms) { differentiate_norm(position); }
       start_position(position);
       differentiate(position);
@@ -191,7 +187,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::flush(int c
         source = load(call_.null_source, column, count, 0);
         dl = head_memory(arena.null_heads, 3)[head_of(round)];
       }
-      if (wants_weight_) {
+      if (wants_weight()) {
         values sum = weight_sum_.get(own);
         if (dl != 0) {
 #pragma unroll

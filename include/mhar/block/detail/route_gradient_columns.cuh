@@ -21,6 +21,16 @@ __device__ __forceinline__ int route_gradient<T, Chunks, Capacity>::head_of(int 
   return has_ring ? head_ : head_ + round * call_.map.heads_at_once;
 }
 
+//! Among the groups of all heads. Found anew each time, since a register that is spilled for it costs
+//! more: shared memory leaves little of the L1 cache.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ int route_gradient<T, Chunks, Capacity>::group_of(int round) const
+{
+  const gradient_map& map = call_.map;
+  return (static_cast<int>(threadIdx.x) >> map.group_shift) +
+         round * map.heads_at_once * map.groups_per_head;
+}
+
 //! Calls visitor(chunk, first column, number of columns) for the thread's chunks of one round.
 template <class T, int Chunks, int Capacity>
 template <class Visitor>
@@ -56,13 +66,10 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::store_group
 {
   const gradient_map& map = call_.map;
   detail::butterfly(sums, map.group);
-  const int head = head_of(round);
-  if (head < call_.extent.num_heads && (lane_ & (map.group - 1)) == 0) {
-    const int group = head * map.groups_per_head + group_;
+  if (head_of(round) < call_.extent.num_heads && (threadIdx.x & (map.group - 1)) == 0) {
+    accumulate* const to = groups + group_of(round);
 #pragma unroll
-    for (std::size_t i = 0; i < Count; ++i) {
-      groups[static_cast<int>(i) * stride + group] = sums[i];
-    }
+    for (std::size_t i = 0; i < Count; ++i) { to[static_cast<int>(i) * stride] = sums[i]; }
   }
 }
 
@@ -76,10 +83,9 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::store_row_s
 {
   constexpr int count = 4 * Rows;
   const gradient_map& map = call_.map;
-  const int head = head_of(round);
-  const bool valid = head < call_.extent.num_heads;
+  const bool valid = head_of(round) < call_.extent.num_heads;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  accumulate* const to = parts + head * map.groups_per_head + group_;
+  accumulate* const to = parts + group_of(round);
   if (map.group >= 4) {
     const int half = map.group / 2;
     const int quarter = map.group / 4;

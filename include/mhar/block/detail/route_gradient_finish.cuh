@@ -84,20 +84,21 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::weight_of(a
 
 //! The rows of a batch: their factors in ds = a do + b w + c s, per head (eq. 11 to 14). A segment
 //! of a warp's lanes finishes one row, `finish_lanes` of them a head; all lanes of a warp go the
-//! same way. Returns whether this thread found a factor of 0.
+//! same way. Returns whether all sums of this
+//! thread are finite; then so is every element of s, do and w that went into them.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::finish_rows(
     int batch, std::int64_t position)
 {
-  bool has_zero = false;
+  bool finite = true;
   const gradient_map& map = call_.map;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int in_warp = (static_cast<int>(threadIdx.x) % 32) >> map.segment_shift;
   const int step = (map.num_threads / 32) << map.rows_shift;
   for (int first = warp << map.rows_shift; first < rows_in(batch); first += step) {
-    has_zero |= finish_segment(batch, first, first + in_warp, position);
+    finite &= finish_segment(batch, first, first + in_warp, position);
   }
-  return has_zero;
+  return finite;
 }
 
 template <class T, int Chunks, int Capacity>
@@ -158,7 +159,7 @@ __device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::finish_segm
                               : accumulate{0};
 
   accumulate totals[2] = {0, 0};  // of dl * u and of dl
-  bool has_zero = false;
+  bool finite = true;
   for (int first_head = 0; first_head < num_heads; first_head += heads) {
     const int head = first_head + own_head;
     if (first_head > 0) {
@@ -168,6 +169,7 @@ __device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::finish_segm
       detail::butterfly(sums, map.finish_lanes);
     }
     if (head >= num_heads || sub != 0 || !has_row) { continue; }
+    finite &= fabs(sums[0] + sums[1] + sums[2]) < cuda::std::numeric_limits<accumulate>::infinity();
     const accumulate score = inverse * sums[0];
     const accumulate logit = (rounds_keys() ? sums[4] : score) + bias;
     const accumulate weight = weight_of(logit, lse_of(position, head));
@@ -177,7 +179,6 @@ __device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::finish_segm
     thread::vector<accumulate, 2> factors;
     factors[0] = open ? gate_ * weight : accumulate{0};
     factors[1] = dl != 0 ? inverse * dl : accumulate{0};
-    has_zero |= factors[0] == 0 || factors[1] == 0;
     thread::store_vector(arena_ + arena.factors + (slot * num_heads + head) * 2, factors);
     if (rounds_keys()) { arena_[arena.key_factors + slot * num_heads + head] = dl; }
     // A score may be infinite where the weight is 0, and an inverse rms not a number.
@@ -188,11 +189,10 @@ __device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::finish_segm
   if (lane == 0 && has_row) {
     const accumulate slope =
         totals[0] != 0 ? -totals[0] * inverse_width_ * inverse * inverse : accumulate{0};
-    has_zero |= slope == 0;
     arena_[arena.slopes + slot] = slope;
     if (call_.partials.bias != nullptr) { arena_[arena.bias + source] += totals[1]; }
   }
-  return has_zero;
+  return finite;
 }
 
 }  // namespace block

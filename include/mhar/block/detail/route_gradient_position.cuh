@@ -39,14 +39,16 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
   for (int round = 0; round < num_rounds(); ++round) {
     accumulate sums[2] = {0, 0};
     for_columns(round, [&](int chunk, std::int64_t column, int count) {
-      const values o = combined_values(position, chunk, column, count);
+      values product = load(call_.output_weight, column, count, 1);
       const values upstream = input_values(call_input::output_gradient, position, column, count);
-      const values weight = load(call_.output_weight, column, count, 1);
+#pragma unroll
+      for (int i = 0; i < width; ++i) { product[i] *= upstream[i]; }
+      const values o = combined_values(position, chunk, column, count);
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         if (i < count) {
           sums[0] = fma(o[i], o[i], sums[0]);
-          sums[1] = fma(upstream[i] * weight[i], o[i], sums[1]);
+          sums[1] = fma(product[i], o[i], sums[1]);
         }
       }
     });
@@ -66,12 +68,48 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
   __syncthreads();
 }
 
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::starts_plainly() const
+{
+  return call_.norm == output_norm::none && !call_.combined_gradient && !call_.partial_gradient &&
+         call_.num_null == 0 && call_.output_gradient.type == element_of<T>::value &&
+         call_.mix.type == element_of<T>::value && !recomputes();
+}
+
+//! What start_position does in calls that ask for nothing else.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_plain_position()
+{
+  accumulate sums[1] = {0};
+  const auto* const upstream =
+      reinterpret_cast<const T*>(input_memory(call_input::output_gradient)) + column_;
+  const auto* const mix = reinterpret_cast<const T*>(input_memory(call_input::mix)) + column_;
+  if (head_ < call_.extent.num_heads) {
+#pragma unroll
+    for (int chunk = 0; chunk < Chunks; ++chunk) {
+      const values gradient = held_values(upstream + chunk * step_);
+      const values mixed = held_values(mix + chunk * step_);
+#pragma unroll
+      for (int i = 0; i < width; ++i) { sums[0] = fma(gradient[i], mixed[i], sums[0]); }
+      gradient_.set(chunk, gradient);
+    }
+  }
+  store_groups(sums, 0, arena_ + call_.arena.position, call_.map.num_groups);
+}
+
 //! do of the position, kept by its owners; sums by groups of <do, mix>, which is D, and of <do,
 //! null source>.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_position(
     std::int64_t position)
 {
+  if constexpr (has_ring) {
+    if (starts_plainly()) {
+      start_plain_position();
+      copy_inputs(position + 1);
+      return;
+    }
+  }
   const bool normed = call_.norm == output_norm::rms;
   const accumulate inverse = normed ? arena_[call_.arena.scalars + norm_inverse] : accumulate{1};
   const accumulate projection =
@@ -155,7 +193,9 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_posi
   for (int first = 0; first < num_heads; first += (32 >> map.finish_shift)) {
     const int head = first + (thread >> map.finish_shift);
     const accumulate dot = detail::head_sum(groups, map, head, num_heads);
-    const accumulate product = detail::head_sum(groups + map.num_groups, map, head, num_heads);
+    const accumulate product = call_.num_null > 0
+                                   ? detail::head_sum(groups + map.num_groups, map, head, num_heads)
+                                   : accumulate{0};
     if (head >= num_heads || (thread & (map.finish_lanes - 1)) != 0) { continue; }
     gate_gradient += dot;
     if (call_.num_null > 0) {

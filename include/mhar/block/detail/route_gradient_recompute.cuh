@@ -141,7 +141,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::recompute(
       });
     }
     if constexpr (has_ring) {
-      if (!keeps_rows_) {
+      if (!keeps_rows()) {
         copy_step();
         close_step();
       }

@@ -109,6 +109,15 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_chunks
   }
 }
 
+//! An input whose elements have the rows' type.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_plain_input(
+    const const_matrix& from, call_input which, std::int64_t position) const
+{
+  copy_chunks(reinterpret_cast<T*>(input_memory(which)) + column_,
+              static_cast<const T*>(from.data) + position * from.position_stride + column_);
+}
+
 //! Copies what a position starts from, into memory whose last content the thread has read, and the
 //! position's lse and inverse rms. They are a group of their own, so that rows asked for later do
 //! not hold them up.
@@ -119,19 +128,21 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_inputs
   if constexpr (has_ring) {
     if (position < last_position_) {
       if (head_ < call_.extent.num_heads) {
-        for (const call_input which : {call_input::output_gradient, call_input::combined_gradient,
-                                       call_input::mix, call_input::combined}) {
-          const const_matrix& from = matrix_of(which);
-          if (from.data == nullptr) { continue; }
-          unsigned char* const to = ring_ + call_.input_offsets[static_cast<int>(which)];
-          const std::int64_t index = position * from.position_stride + column_;
-          if (from.type == element_of<T>::value) {
-            copy_chunks(reinterpret_cast<T*>(to) + column_,
-                        static_cast<const T*>(from.data) + index);
-          }
-          else {
-            copy_chunks(reinterpret_cast<accumulate*>(to) + column_,
-                        static_cast<const accumulate*>(from.data) + index);
+        if (starts_plainly()) {
+          copy_plain_input(call_.output_gradient, call_input::output_gradient, position);
+          copy_plain_input(call_.mix, call_input::mix, position);
+        }
+        else {
+          for (const call_input which : {call_input::output_gradient, call_input::combined_gradient,
+                                         call_input::mix, call_input::combined}) {
+            const const_matrix& from = matrix_of(which);
+            if (from.data == nullptr) { continue; }
+            if (from.type == element_of<T>::value) { copy_plain_input(from, which, position); }
+            else {
+              copy_chunks(reinterpret_cast<accumulate*>(input_memory(which)) + column_,
+                          static_cast<const accumulate*>(from.data) +
+                              position * from.position_stride + column_);
+            }
           }
         }
       }

@@ -9,18 +9,55 @@ namespace block {
 
 namespace detail {
 
-//! sum += factor * value. Where factors may be 0, such a one adds nothing: what it keeps out may be
-//! infinite.
-template <bool HasZero = true, class Accumulate, int Width>
+//! sum += factor * value. A factor of 0 adds nothing: what it keeps out may be infinite.
+template <class Accumulate, int Width>
 __device__ __forceinline__ void add_product(Accumulate factor,
                                             const thread::vector<Accumulate, Width>& value,
                                             thread::vector<Accumulate, Width>& sum)
 {
-  if (!HasZero || factor != 0) {
+  if (factor != 0) {
 #pragma unroll
     for (int i = 0; i < Width; ++i) { sum[i] = fma(factor, value[i], sum[i]); }
   }
 }
+
+//! What a thread knows of a row where something is not finite, its columns in memory.
+template <class T, int Chunks>
+struct awkward_row
+{
+  using accumulate = accumulate_t<T>;
+  static constexpr int width = thread::chunk_width<T>;
+  static constexpr auto size = static_cast<std::size_t>(Chunks * width);
+
+  accumulate weight[size];
+  accumulate gradient[size];
+  accumulate weight_sum[size];
+  int column;  //!< the first
+  int step;    //!< columns from one chunk to the next
+  element type;
+  bool adds;
+  std::int64_t start;  //!< of the position in `to`
+
+  //! ds of the row, and its share of dw: a factor of 0 leaves its term out.
+  __device__ __noinline__ void differentiate(const T* from, const unsigned char* old,
+                                             unsigned char* to,
+                                             thread::vector<accumulate, 2> factors,
+                                             accumulate slope)
+  {
+#pragma unroll 1
+    for (int i = 0; i < Chunks * width; ++i) {
+      const int at = column + i / width * step + i % width;
+      const auto s = widen<accumulate>(from[at]);
+      if (factors[1] != 0) { weight_sum[i] = fma(factors[1], s, weight_sum[i]); }
+      if (to == nullptr) { continue; }
+      accumulate result = slope != 0 ? slope * s : accumulate{0};
+      if (factors[1] != 0) { result = fma(factors[1], weight[i], result); }
+      if (factors[0] != 0) { result = fma(factors[0], gradient[i], result); }
+      if (adds) { result += mhar::load<accumulate>(old, type, at); }
+      mhar::store(to, type, start + at, result);
+    }
+  }
+};
 
 }  // namespace detail
 
@@ -121,7 +158,16 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::sum_batch(
   const int first = batch * call_.rows_per_stage;
   const int rows = rows_in(batch);
   int slot = 0;
-  for (; slot + 4 <= rows; slot += 4) { sum_rows<4>(slot, first + slot, position); }
+  for (; slot + 4 <= rows && (!has_ring || slot + 5 != rows); slot += 4) {
+    sum_rows<4>(slot, first + slot, position);
+  }
+  if constexpr (has_ring) {
+    // One row alone takes as long as two.
+    if (slot + 5 == rows) {
+      sum_rows<5>(slot, first + slot, position);
+      return;
+    }
+  }
   if (slot + 2 <= rows) {
     sum_rows<2>(slot, first + slot, position);
     slot += 2;
@@ -130,16 +176,16 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::sum_batch(
 }
 
 //! With a ring: the gradients of a batch's rows, elements of the rows' type or the arithmetic's,
-//! and the rows' share of dw. In accumulate mode the old gradients came with the rows. HasZero: some
-//! factor is 0; conditions between the products cost a tenth of the speed.
+//! and the rows' share of dw. In accumulate mode the old gradients came with the rows.
 template <class T, int Chunks, int Capacity>
-template <bool HasZero, class Element, bool Adds>
+template <class Element>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentiate_held(
     int first, int rows, std::int64_t position)
 {
   const auto& gradients = call_.row_gradients;
   const int slot_step = call_.slot_bytes;
   const unsigned char* slot = slot_memory(0);
+  const bool adds = call_.old_gradient_bytes > 0;
   const int to_old = call_.slot_bytes - call_.old_gradient_bytes;
   const accumulate* factor = arena_ + call_.arena.factors + 2 * head_;
   const accumulate* slope = arena_ + call_.arena.slopes;
@@ -157,14 +203,18 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
     for (int chunk = 0; chunk < Chunks; ++chunk) {
       const values s = thread::widen_all<accumulate>(thread::load_vector(from + chunk * step_));
       values sum = weight_sum_.get(chunk);
-      detail::add_product<HasZero>(factors[1], s, sum);
+#pragma unroll
+      for (int i = 0; i < width; ++i) { sum[i] = fma(factors[1], s[i], sum[i]); }
       weight_sum_.set(chunk, sum);
       if (wanted) {
-        values result{};
-        detail::add_product<HasZero>(of_row, s, result);
-        detail::add_product<HasZero>(factors[1], weight_.get(chunk), result);
-        detail::add_product<HasZero>(factors[0], gradient_.get(chunk), result);
-        if constexpr (Adds) {
+        const values weight = weight_.get(chunk);
+        const values gradient = gradient_.get(chunk);
+        values result;
+#pragma unroll
+        for (int i = 0; i < width; ++i) {
+          result[i] = fma(factors[0], gradient[i], fma(factors[1], weight[i], of_row * s[i]));
+        }
+        if (adds) {
           const values before = held_values(old + chunk * step_);
 #pragma unroll
           for (int i = 0; i < width; ++i) { result[i] += before[i]; }
@@ -176,6 +226,42 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
     factor += 2 * call_.extent.num_heads;
     ++slope;
     strided += gradients.row_bytes;
+  }
+}
+
+//! The same where something is not finite. Out of line and an element at a time, with columns in
+//! local memory: rare code that leaves the registers of the other loops alone.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentiate_awkward(
+    int first, int rows, std::int64_t position)
+{
+  const auto& gradients = call_.row_gradients;
+  detail::awkward_row<T, Chunks> row;
+  row.column = column_;
+  row.step = step_;
+  row.type = gradients.type;
+  row.adds = call_.old_gradient_bytes > 0;
+  row.start = position * gradients.position_stride;
+#pragma unroll
+  for (int i = 0; i < Chunks * width; ++i) {
+    row.weight[i] = weight_.get(i / width)[i % width];
+    row.gradient[i] = gradient_.get(i / width)[i % width];
+    row.weight_sum[i] = weight_sum_.get(i / width)[i % width];
+  }
+#pragma unroll 1
+  for (int k = 0; k < rows; ++k) {
+    const accumulate* const factors =
+        arena_ + call_.arena.factors + 2 * (k * call_.extent.num_heads + head_);
+    row.differentiate(reinterpret_cast<const T*>(slot_memory(k)),
+                      slot_memory(k + 1) - call_.old_gradient_bytes, gradients.row(first + k),
+                      thread::load_vector<accumulate, 2>(factors), arena_[call_.arena.slopes + k]);
+  }
+#pragma unroll
+  for (int chunk = 0; chunk < Chunks; ++chunk) {
+    values sum;
+#pragma unroll
+    for (int i = 0; i < width; ++i) { sum[i] = row.weight_sum[chunk * width + i]; }
+    weight_sum_.set(chunk, sum);
   }
 }
 
@@ -200,7 +286,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
         rounds ? arena_[arena.key_factors + slot * call_.extent.num_heads + head] : factors[1];
     for_columns(round, [&](int chunk, std::int64_t column, int count) {
       const values s = row_values(slot, row, position, chunk, column, count);
-      if (wants_weight_) {
+      if (wants_weight()) {
         values key = s;
         if (rounds) {
 #pragma unroll
@@ -228,37 +314,30 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
 }
 
 template <class T, int Chunks, int Capacity>
-template <bool HasZero>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentiate_slots(
     int first, int rows, std::int64_t position)
 {
-  if (head_ >= call_.extent.num_heads) { return; }
-  const bool same = call_.row_gradients.type == element_of<T>::value;
-  if (call_.old_gradient_bytes > 0) {
-    if (same) { differentiate_held<HasZero, T, true>(first, rows, position); }
-    else {
-      differentiate_held<HasZero, accumulate, true>(first, rows, position);
-    }
-  }
-  else if (same) {
-    differentiate_held<HasZero, T, false>(first, rows, position);
+  if (call_.row_gradients.type == element_of<T>::value) {
+    differentiate_held<T>(first, rows, position);
   }
   else {
-    differentiate_held<HasZero, accumulate, false>(first, rows, position);
+    differentiate_held<accumulate>(first, rows, position);
   }
 }
 
 //! Every thread: the gradients of a batch in its columns (eq. 15 and 16).
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentiate_batch(
-    int batch, bool has_zero, std::int64_t position)
+    int batch, bool finite, std::int64_t position)
 {
   const int first = batch * call_.rows_per_stage;
   const int rows = rows_in(batch);
   if constexpr (has_ring) {
-    if (has_zero) { differentiate_slots<true>(first, rows, position); }
-    else {
-      differentiate_slots<false>(first, rows, position);
+    if (head_ < call_.extent.num_heads) {
+      if (finite) { differentiate_slots(first, rows, position); }
+      else {
+        differentiate_awkward(first, rows, position);
+      }
     }
     copy_step();
     close_step();
@@ -274,16 +353,16 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
 {
   const bool position_counts = call_.num_null > 0 || call_.partials.gate != nullptr;
   for (int batch = 0; batch < num_batches_; ++batch) {
-    if (!keeps_rows_) { wait_for_rows(); }
+    if (!keeps_rows()) { wait_for_rows(); }
     sum_batch(batch, position);
     __syncthreads();
-    const bool has_zero = finish_rows(batch, position);
+    const bool finite = finish_rows(batch, position);
     // The last warp has no row to finish, or the fewest.
     if (batch == 0 && position_counts &&
         static_cast<int>(threadIdx.x) >= call_.map.num_threads - 32) {
       finish_position(position);
     }
-    const bool some_has_zero = __syncthreads_or(has_zero) != 0;
+    const bool all_finite = __syncthreads_and(finite) != 0;
     if (batch == 0 && call_.partials.null_source != nullptr) {
       for (int round = 0; round < num_rounds(); ++round) {
         for_columns(round, [&](int chunk, std::int64_t, int) {
@@ -294,7 +373,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
         });
       }
     }
-    differentiate_batch(batch, some_has_zero, position);
+    differentiate_batch(batch, all_finite, position);
   }
 }
 

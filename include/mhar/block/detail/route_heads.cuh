@@ -90,7 +90,10 @@ public:
     for_each_head([&](int head, bool writes) {
       row_values logits = dots(shared, head);
       state now;
-      if (first > 0) { now = shared.states[head]; }
+      // The lane that writes the state is the only one that reads it: others may come later.
+      if (first > 0) {
+        if (writes) { now = shared.states[head]; }
+      }
       else if (has_null != 0) {
         static_cast<void>(now.advance(shared.null_logits[head]));
       }

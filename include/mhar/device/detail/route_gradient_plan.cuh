@@ -62,7 +62,10 @@ namespace device::detail {
   map.num_rounds = static_cast<int>((num_heads + heads - 1) / heads);
   map.num_threads = static_cast<int>((heads * lanes + 31) / 32 * 32);
   map.group = 1;
-  while (map.group < 32 && lanes % (2 * map.group) == 0) { map.group *= 2; }
+  while (map.group < 32 && lanes % (2 * map.group) == 0) {
+    map.group *= 2;
+    ++map.group_shift;
+  }
   map.groups_per_head = map.lanes_per_head / map.group;
   map.num_groups = extent.num_heads * map.groups_per_head;
   // Few lanes per row, so that a warp finishes several rows at a time: as many as there are heads,
