@@ -44,17 +44,19 @@ void chain(benchmark::State& state, const chain_shape& shape, part which)
 }
 
 const bool registered = [] {
-  for (const chain_shape& shape : mhar_bench::chain_shapes) {
-    const std::string name = shape.name;
-    const auto add = [&](const std::string& full, part which) {
+  const auto add = [](const chain_shape& shape) {
+    const auto add_part = [&](const std::string& full, part which) {
       benchmark::RegisterBenchmark(full.c_str(), chain, shape, which)
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond);
     };
-    add(name, part::both);
-    add(name + "/forward", part::forward);
-    add(name + "/backward", part::backward);
-  }
+    const std::string name = shape.name;
+    add_part(name, part::both);
+    add_part(name + "/forward", part::forward);
+    add_part(name + "/backward", part::backward);
+  };
+  for (const chain_shape& shape : mhar_bench::chain_shapes) { add(shape); }
+  add(mhar_bench::normed_chain);
   return true;
 }();
 

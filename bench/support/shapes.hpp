@@ -15,6 +15,7 @@ struct chain_shape
   std::int64_t num_positions;
   std::int64_t width;
   int num_heads;
+  bool output_norm = false;  //!< an RMSNorm follows every mix
 };
 
 inline constexpr chain_shape chain_shapes[] = {
@@ -24,6 +25,9 @@ inline constexpr chain_shape chain_shapes[] = {
     {"chain/S97", 97, 4096, 1024, 8},     {"chain/S193", 193, 4096, 1024, 8},
     {"chain/S49-P256", 49, 256, 1024, 8}, {"chain/S49-P16384", 49, 16384, 1024, 8},
 };
+
+//! As in a model that leaves each site's norm to the routing.
+inline constexpr chain_shape normed_chain{"chain/1B/norm", 73, 1024, 1280, 8, true};
 
 //! One routing call.
 struct call_shape

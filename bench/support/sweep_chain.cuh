@@ -16,6 +16,7 @@
 namespace mhar_bench {
 
 //! Full mode: call c reads rows 0 to c. States are kept in the rows' type; do lies in the router's slots.
+//! Where an output norm follows, o is kept, too, for the backward.
 template <class Element>
 class sweep_chain
 {
@@ -30,7 +31,9 @@ public:
                0.7f / std::sqrt(float(shape.width / shape.num_heads))},
         norm_weight_{shape.num_calls * shape.width},
         gradients_{2 * shape.num_calls * shape.width},
+        output_gradients_{shape.output_norm ? shape.num_calls * shape.width : 0},
         y_{shape.num_calls * elements_},
+        combined_{shape.output_norm ? shape.num_calls * elements_ : 0},
         row_gradients_{shape.num_calls * elements_},
         config_{configure()},
         router_{config_},
@@ -41,6 +44,9 @@ public:
       mhar::site_gradients wanted;
       wanted.query = mhar::array{query_gradient(c)};
       wanted.norm_weight = mhar::array{norm_weight_gradient(c)};
+      if (shape.output_norm) {
+        wanted.output_norm_weight = mhar::array{output_gradients_.data() + c * shape.width};
+      }
       wanted_.push_back(wanted);
     }
   }
@@ -60,6 +66,9 @@ public:
       produce(c, router_.append());
       mhar::route_outputs<element> outputs;
       outputs.y = {y_.data() + c * elements_, shape_.width};
+      if (shape_.output_norm) {
+        outputs.combined = {combined_.data() + c * elements_, shape_.width};
+      }
       mhar::check(router_.route(where, c, {}, outputs));
     }
   }
@@ -74,7 +83,10 @@ public:
       const mhar::matrix slot = router_.gradient_slot(c);
       produce(c, slot.data);
       upstream.output_gradient = slot;
-      upstream.mix = {static_cast<const element*>(y_.data() + c * elements_), shape_.width};
+      // Without gate and partial o is the mix.
+      const device_array<element>& mixes = shape_.output_norm ? combined_ : y_;
+      upstream.mix = {static_cast<const element*>(mixes.data() + c * elements_), shape_.width};
+      if (shape_.output_norm) { upstream.combined = upstream.mix; }
       mhar::check(router_.backward_call(where, c, upstream));
       mhar::check(router_.row_gradient(
           where, c, mhar::matrix{row_gradients_.data() + c * elements_, shape_.width}));
@@ -104,17 +116,21 @@ public:
   //! What the plan says the passes move; D, inverse rms and lse besides are below 3%.
   [[nodiscard]] double forward_bytes() const
   {
-    return static_cast<double>(config_.plan.forward.bytes(costs_.forward));
+    return static_cast<double>(config_.plan.forward.bytes(costs_.forward)) +
+           (shape_.output_norm ? 1 : 0) * row_bytes() * shape_.num_calls;
   }
+  //! With an output norm do has a kernel of its own, which reads dy and o: the pass behind it needs
+  //! no mix.
   [[nodiscard]] double backward_bytes() const
   {
     return static_cast<double>(config_.plan.backward.bytes(costs_.backward)) +
-           row_bytes() * shape_.num_calls;
+           (shape_.output_norm ? 3 : 1) * row_bytes() * shape_.num_calls;
   }
   //! Distinct memory of a sweep, and what the router needs beyond rows and outputs.
   [[nodiscard]] double footprint() const
   {
-    return static_cast<double>(router_.memory().total) + 2 * row_bytes() * shape_.num_calls;
+    return static_cast<double>(router_.memory().total) +
+           (shape_.output_norm ? 3 : 2) * row_bytes() * shape_.num_calls;
   }
   [[nodiscard]] double peak_bytes() const
   {
@@ -142,6 +158,10 @@ private:
       site.parameters.query = static_cast<const float*>(query_.data() + c * shape_.width);
       site.parameters.norm_weight =
           static_cast<const float*>(norm_weight_.data() + c * shape_.width);
+      if (shape_.output_norm) {
+        site.stage.norm = mhar::output_norm::rms;
+        site.stage.norm_weight = site.parameters.norm_weight;
+      }
       config.sites.push_back(site);
     }
     return config;
@@ -152,7 +172,9 @@ private:
   device_array<float> query_;
   device_array<float> norm_weight_;
   device_array<float> gradients_;
+  device_array<float> output_gradients_;
   device_array<element> y_;
+  device_array<element> combined_;
   device_array<element> row_gradients_;
   mhar::plan_costs costs_;
   mhar::router_config config_;

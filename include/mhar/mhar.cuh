@@ -16,6 +16,7 @@
 #include <mhar/block/gather_wide.cuh>
 #include <mhar/block/head_router.cuh>
 #include <mhar/block/output_gradient_any.cuh>
+#include <mhar/block/output_gradient_columns.cuh>
 #include <mhar/block/output_gradient_wide.cuh>
 #include <mhar/block/parameter_sums.cuh>
 #include <mhar/block/reduce_sites.cuh>

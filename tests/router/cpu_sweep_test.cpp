@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The sweeps on the CPU backend.
 #include "cpu_access.hpp"
-#include "sweep_bodies.hpp"
+#include "ending_bodies.hpp"
 
 #include <thread>
 
@@ -17,6 +17,8 @@ TEST_CASE_TEMPLATE("router: what is not a number stays in its place", T, double,
 {
   mhar_test::what_is_not_a_number_stays_in_its_place<mhar::cpu::backend, T>();
 }
+
+TEST_CASE("router: every ending") { mhar_test::every_ending<mhar::cpu::backend>({5, 24, 3}, 9); }
 
 TEST_CASE("router: the bits do not depend on the number of threads")
 {

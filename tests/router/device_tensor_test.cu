@@ -3,7 +3,7 @@
 //! stays in registers, ragged tiles, and bits that depend on nothing but a position and its
 //! segments.
 #include "device_access.cuh"
-#include "sweep_bodies.hpp"
+#include "ending_bodies.hpp"
 
 #include <cstring>
 
@@ -45,6 +45,16 @@ TEST_CASE("device tensor sweeps: full mode equals single calls")
     narrow.gradients = mhar::gradient_home::dead_rows;
     mhar_test::both_states_equal_single_calls<device>(options_of(each), 500, random, narrow);
   }
+}
+
+TEST_CASE("device tensor sweeps: every ending")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::every_ending<device>({19, 64, 1}, 14);
+  mhar_test::every_ending<device>({11, 8 * 64, 8}, 20);
+  mhar_test::every_ending<device>({21, 3 * 128, 3}, 20);
+  mhar_test::every_ending<device>({9, 8 * 128, 8}, 12);
+  mhar_test::every_ending<device>({150, 8 * 160, 8}, 12);
 }
 
 //! What ends a call is no reason for the others of its pass to take another kernel: stages that

@@ -2,7 +2,7 @@
 //! The sweeps over wide heads: null sources, partials, gates, ragged positions, calls and rows in
 //! one group and in several, and bits that depend on nothing but a position and its segments.
 #include "device_access.cuh"
-#include "sweep_bodies.hpp"
+#include "ending_bodies.hpp"
 
 namespace {
 
@@ -67,6 +67,13 @@ TEST_CASE("device wide sweeps: split heads equal single calls")
   if (mhar_test::skip_without_gpu()) { return; }
   mhar_test::random_inputs random{78};
   for (const sizes& each : split_sizes) { equal_single_calls(each, random); }
+}
+
+TEST_CASE("device wide sweeps: every ending")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::every_ending<device>({9, 256, 1}, 12);
+  mhar_test::every_ending<device>({40, 3 * 512, 3}, 20);
 }
 
 TEST_CASE("device wide sweeps: recompute alone gives the bits of the forward")

@@ -34,6 +34,8 @@ struct run_choices
   upstream_home upstream = upstream_home::slots;
   bool narrow_mixes =
       true;  //!< mixes that the caller keeps have the rows' type, else the accumulation type
+  //! y has the rows' type, and o is not asked for; a backward with an output norm then is not possible.
+  bool narrow_outputs = false;
 };
 
 //! All arrays of one pass in a backend's memory, and its router: one object per micro-batch.
@@ -69,6 +71,7 @@ public:
     for (int c = 0; c < data.num_calls(); ++c) {
       const auto call = static_cast<std::size_t>(c);
       y_.emplace_back(elements());
+      narrow_y_.emplace_back(elements());
       combined_.emplace_back(elements());
       mix_.emplace_back(elements());
       wide_mix_.emplace_back(elements());
@@ -100,6 +103,7 @@ public:
   {
     const auto call = static_cast<std::size_t>(c);
     y_[call] = array<real>{elements()};
+    narrow_y_[call] = array<T>{elements()};
     combined_[call] = array<real>{elements()};
     mix_[call] = array<T>{elements()};
     wide_mix_[call] = array<real>{elements()};
@@ -263,8 +267,11 @@ public:
     const auto call = static_cast<std::size_t>(c);
     const std::int64_t width = extent().width;
     mhar::route_outputs<T> asked;
-    asked.y = {y_[call].data(), width};
-    asked.combined = {combined_[call].data(), width};
+    if (choices_.narrow_outputs) { asked.y = {narrow_y_[call].data(), width}; }
+    else {
+      asked.y = {y_[call].data(), width};
+      asked.combined = {combined_[call].data(), width};
+    }
     if (choices_.mixes == mhar::mix_keeper::caller) { asked.mix = mix_of(call); }
     return asked;
   }
@@ -309,8 +316,8 @@ private:
   void save_outputs(int c, sweep_results& results)
   {
     const auto call = static_cast<std::size_t>(c);
-    results["y"].push_back(y_[call].values());
-    results["combined"].push_back(combined_[call].values());
+    results["y"].push_back(choices_.narrow_outputs ? narrow_y_[call].values() : y_[call].values());
+    if (!choices_.narrow_outputs) { results["combined"].push_back(combined_[call].values()); }
     if (choices_.mixes == mhar::mix_keeper::caller) {
       results["mix"].push_back(choices_.narrow_mixes ? mix_[call].values()
                                                      : wide_mix_[call].values());
@@ -341,6 +348,7 @@ private:
   std::int64_t position_stride_ = 0;
   std::vector<array<T>> listed_;
   std::vector<array<real>> y_;
+  std::vector<array<T>> narrow_y_;
   std::vector<array<real>> combined_;
   std::vector<array<T>> mix_;
   std::vector<array<real>> wide_mix_;

@@ -21,11 +21,14 @@ namespace block {
 //! Queries wait in shared memory, a warp's own part of it, from before the kernels in front have
 //! ended; rows and states are then asked for at once.
 //!
+//! `Ends` where more follows the first call's mix: it and its lse pass through shared memory, and
+//! every warp ends a position, or several.
+//!
 //! Threads      32 per head
 //! Shared       shared_bytes
-//! Barriers     one when a row is new
+//! Barriers     one when a row is new, one more when it ends
 //! Numerics     a position's bits do not depend on the number of calls
-template <int HeadWidth, int Rows, class State, int Blocks>
+template <int HeadWidth, int Rows, class State, int Blocks, bool Ends>
 class advance_rows
 {
 public:
@@ -39,15 +42,28 @@ public:
   //! Of a call and head.
   static constexpr int query_bytes = HeadWidth * 4;
 
-  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_calls, int num_heads)
+  //! Floats of eight mixes with their lse, and of what the warps need to end them.
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int ending_size(int num_heads)
+  {
+    const int width = num_heads * HeadWidth;
+    return 8 * (width + num_heads) +
+           num_heads * static_cast<int>(detail::call_ending::parts_size(width, num_heads));
+  }
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int queries_end(int num_calls, int num_heads)
   {
     return static_cast<int>(sizeof(storage)) +
            (num_calls < 8 ? num_calls : 8) * num_heads * query_bytes;
+  }
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_calls, int num_heads)
+  {
+    return queries_end(num_calls, num_heads) + (Ends ? ending_size(num_heads) * 4 : 0);
   }
 
   __device__ __forceinline__ advance_rows(const advance_tensor_params& pass, unsigned char* shared)
       : pass_{pass},
         shared_{*reinterpret_cast<storage*>(shared)},
+        first_mixes_{
+            reinterpret_cast<float*>(shared + queries_end(pass.num_calls, pass.num_heads))},
         head_{static_cast<int>(threadIdx.x / 32)},
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
@@ -86,7 +102,8 @@ public:
   {
     load_rows();
     if (pass_.has_new_row) { sum_new_squares(); }
-    for (int first = 0; first < pass_.num_calls; first += 8) {
+    int first = 0;
+    do {  // once without a call, too: a new row gets its inverse rms
       if (first > 0) {
         __syncwarp();
         copy_queries(first);
@@ -97,7 +114,9 @@ public:
       multiply(first, logits);
       if (first == 0 && pass_.has_new_row) { find_new_inverse_rms(); }
       for (int j = 0; j < 8 && first + j < pass_.num_calls; ++j) { finish(first + j, j, logits); }
-    }
+      first += 8;
+    } while (first < pass_.num_calls);
+    if constexpr (Ends) { end_first(); }
   }
 
 private:
@@ -115,6 +134,11 @@ private:
            column_;
   }
 
+  //! Behind the first calls' mixes, [8][d]: their lse, [8][H].
+  [[nodiscard]] __device__ __forceinline__ float* first_lse() const
+  {
+    return first_mixes_ + 8 * pass_.width;
+  }
   [[nodiscard]] __device__ __forceinline__ bool inside_of(int row) const
   {
     return std::int64_t{blockIdx.x} * 8 + row < pass_.num_positions;
@@ -144,7 +168,7 @@ private:
       const bfloat16* const from =
           pass_.rows + n * pass_.row_stride + position_ * pass_.position_stride + column_;
 #pragma unroll
-      for (int u = 0; u < vectors; ++u) { rows_[n][u] = load_vector(from + u * 32); }
+      for (int u = 0; u < vectors; ++u) { rows_[n][u] = detail::load_vector(from + u * 32); }
     }
     if (pass_.kept && loads_state_early) {
       state_.load(state_of(0));
@@ -292,6 +316,9 @@ private:
     if (quad_ == 0) {
       const float lse = (largest + __log2f(sum)) * detail::log_of_2;
       if (!first) { pass_.state_lse[head_index(call)] = lse; }
+      else if (Ends) {
+        first_lse()[row_ * pass_.num_heads + head_] = lse;
+      }
       else if (pass_.lse != nullptr) {
         pass_.lse[head_index(0)] = lse;
       }
@@ -316,7 +343,10 @@ private:
         mix[2 * e] = pair.x;
         mix[2 * e + 1] = pair.y;
       }
-      if (first) {
+      if (first && Ends) {
+        detail::store_vector(first_mixes_ + row_ * pass_.width + column_ + u * 32, mix);
+      }
+      else if (first) {
         detail::store_vector(pass_.y + position_ * pass_.y_stride + column_ + u * 32, mix);
         if (pass_.mix != nullptr) {
           detail::store_vector(
@@ -330,13 +360,24 @@ private:
     }
   }
 
-  [[nodiscard]] __device__ __forceinline__ static uint4 load_vector(const bfloat16* from)
+  //! A warp per position.
+  __device__ __forceinline__ void end_first()
   {
-    return detail::load_vector(from);
+    float* const parts = first_lse() + 8 * pass_.num_heads +
+                         head_ * detail::call_ending::parts_size(pass_.width, pass_.num_heads);
+    __syncthreads();
+#pragma unroll 1
+    for (int row = head_; row < 8 && inside_of(row); row += pass_.num_heads) {
+      float* const values = first_mixes_ + row * pass_.width;
+      detail::call_end<2, 1>{pass_.ending}.run(
+          std::int64_t{blockIdx.x} * 8 + row,
+          detail::mix_source<float>{values, first_lse() + row * pass_.num_heads}, values, parts);
+    }
   }
 
   const advance_tensor_params& pass_;
   storage& shared_;
+  float* first_mixes_;
   int head_;
   int lane_;
   int row_;   // i: a position, or a call of an operand

@@ -27,10 +27,14 @@ namespace block {
 //! Lane 4*i + q has logits of call i (of each half), lines 2q, 2q+1 of every 8; mixes of calls 2q,
 //! 2q+1, columns i, i + 8 of every 16.
 //!
+//! `Ends` where more follows the first call's mix: the heads of a position leave theirs in a place
+//! in shared memory, and the warp that comes last ends the position. Places are few: a warp waits for
+//! the position that had its place before, whose units are all earlier than its own.
+//!
 //! Barriers     one, and one more when a row is new
 //! Shared       advance_tiles_layout
 //! Numerics     rows in tiles, softmax online; a call's bits do not depend on the others
-template <int HeadWidth, int Halves, int Slots, class State>
+template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
 class advance_tiles
 {
 public:
@@ -42,8 +46,9 @@ public:
       : pass_{pass},
         first_call_{static_cast<int>(blockIdx.y) * max_calls},
         num_calls_{(min)(pass.num_calls - first_call_, max_calls)},
-        at_{static_cast<int>(blockDim.x / 32), Slots, (min)(pass.num_calls, max_calls),
-            pass.num_heads, pass.positions_per_block},
+        at_{static_cast<int>(blockDim.x / 32), Slots,
+            (min)(pass.num_calls, max_calls),  pass.num_heads,
+            pass.positions_per_block,          Ends},
         shared_{shared},
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
@@ -85,6 +90,10 @@ public:
 #pragma unroll 1
     for (int slot = 0; slot < Slots; ++slot) { copy_next(slot); }
     if (pass_.has_new_row) { sum_new_squares(); }
+    if (has_ending()) {
+      if (threadIdx.x < 2 * at_.num_places) { counters()[threadIdx.x] = 0; }
+      if (threadIdx.x == 0) { *ending() = pass_.ending; }
+    }
     detail::wait_for_copy_groups<Slots>();
     __syncthreads();
     if (pass_.has_new_row) {
@@ -172,6 +181,30 @@ private:
   [[nodiscard]] __device__ __forceinline__ float* new_inverse_rms() const
   {
     return reinterpret_cast<float*>(shared_ + at_.inverse_rms);
+  }
+  [[nodiscard]] __device__ __forceinline__ bool has_ending() const
+  {
+    return Ends && first_call_ == 0;
+  }
+  [[nodiscard]] __device__ __forceinline__ detail::call_ending* ending() const
+  {
+    return reinterpret_cast<detail::call_ending*>(shared_ + at_.ending);
+  }
+  //! Of each place: heads that have left their mix, and 1 + the last position that was ended there.
+  [[nodiscard]] __device__ __forceinline__ volatile int* counters() const
+  {
+    return reinterpret_cast<volatile int*>(shared_ + at_.counters);
+  }
+  //! The first call's mix of a position, [d], and its lse, [H].
+  [[nodiscard]] __device__ __forceinline__ float* place_of(int position) const
+  {
+    return reinterpret_cast<float*>(shared_ + at_.mixes) +
+           position % at_.num_places * pass_.num_heads * HeadWidth;
+  }
+  [[nodiscard]] __device__ __forceinline__ float* place_lse_of(int position) const
+  {
+    return reinterpret_cast<float*>(shared_ + at_.lse) +
+           position % at_.num_places * pass_.num_heads;
   }
   [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call, const unit& at) const
   {
@@ -295,6 +328,8 @@ private:
                                         float (&logits)[static_cast<std::size_t>(Parts)][4]);
   __device__ __forceinline__ void change_reference(int half, float largest, float max_excess);
   __device__ __forceinline__ void finish(const unit& at, int slot);
+  __device__ __forceinline__ void wait_for_place(int position) const;
+  __device__ __forceinline__ void end_position(int position, int slot);
 
   const advance_tensor_params& pass_;
   int first_call_;  // of this block
@@ -319,4 +354,5 @@ private:
 }  // namespace block
 MHAR_NAMESPACE_END
 
+#include <mhar/block/detail/advance_tiles_ending.cuh>
 #include <mhar/block/detail/advance_tiles_products.cuh>

@@ -5,6 +5,7 @@
 
 #include <mhar/block/detail/piece_sums.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
+#include <mhar/block/detail/wide_parameters.cuh>
 #include <mhar/block/sweep_wide_params.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -57,7 +58,9 @@ public:
   //! After the kernels in front have ended.
   __device__ __forceinline__ void run()
   {
-    load_parameters();
+    const int before = place_.piece * num_groups() * group_vectors;
+    detail::load_parameters_of_wide_heads<Width>(pass_, place_, has_null(), queries_ - before,
+                                                 nulls_ - before);
     if constexpr (Split) {
       if (place_.piece == 0 && lane_ == 0) { piece_sums{place_, exchange_}.start(); }
     }
@@ -68,9 +71,10 @@ public:
     }
     const float gate = pass_.finishes ? pass_.stage.load_gate() : 1.0f;
     const std::int64_t step = std::int64_t{gridDim.y} * place_.num_teams();
-    std::int64_t position = blockIdx.y * std::int64_t{place_.num_teams()} + place_.team;
-    if (Split && position < pass_.num_positions) { load_rows(position); }
-    for (; position < pass_.num_positions; position += step) {
+    std::int64_t position =
+        pass_.first_position + blockIdx.y * std::int64_t{place_.num_teams()} + place_.team;
+    if (Split && position < pass_.last_position) { load_rows(position); }
+    for (; position < pass_.last_position; position += step) {
       if constexpr (!Split) { load_rows(position); }
       load_partial(position);
       for (int group = 0; group * 8 < pass_.num_calls; ++group) {
@@ -97,36 +101,6 @@ private:
   [[nodiscard]] __device__ __forceinline__ bool has_null() const
   {
     return !pass_.kept && pass_.null_source != nullptr;
-  }
-
-  //! In the order in which lanes read them; zeros for calls that are missing.
-  __device__ __forceinline__ void load_parameters()
-  {
-    uint4* const queries = queries_ - place_.piece * num_groups() * group_vectors;
-    float4* const nulls = nulls_ - place_.piece * num_groups() * group_vectors;
-    const int total = place_.pieces * num_groups() * group_vectors;
-    for (int x = static_cast<int>(threadIdx.x); x < total; x += static_cast<int>(blockDim.x)) {
-      const int lane = x % 32;
-      const int step = x / 32 % (2 * vectors);
-      const int group = x / group_vectors % num_groups();
-      const int unit = place_.first_unit() + x / group_vectors / num_groups();
-      const int call = group * 8 + lane / 4;
-      const bool known = call < pass_.num_calls;
-      uint4 image = make_uint4(0, 0, 0, 0);
-      float4 null = make_float4(0, 0, 0, 0);
-      if (known) {
-        const bfloat16* const from = pass_.queries.image(pass_.first_call + call);
-        image = detail::load_vector(from + (unit * vectors * 8 + step * 4 + lane % 4) * 8);
-      }
-      // Step 2u + v of the null sources: columns 32u + 8q + 4v ... + 3.
-      if (known && has_null()) {
-        null =
-            *reinterpret_cast<const float4*>(pass_.null_source + call * pass_.width + unit * Width +
-                                             step / 2 * 32 + lane % 4 * 8 + step % 2 * 4);
-      }
-      queries[x] = image;
-      if (has_null()) { nulls[x] = null; }
-    }
   }
 
   __device__ __forceinline__ void load_rows(std::int64_t position)
@@ -276,11 +250,16 @@ private:
     const float factor = none ? 0.0f : 1.0f / sum;
     carried *= factor;
     const bool is_finished = pass_.finishes && call == 0;
-    float* const lse = is_finished ? pass_.lse : pass_.state_lse;
+    float* lse = is_finished ? pass_.lse : pass_.state_lse;
+    std::int64_t of_position = position;
+    if (is_finished && pass_.unfinished != nullptr) {
+      lse = pass_.unfinished_lse;
+      of_position -= pass_.first_position;
+    }
     // Every lane has read the kept one.
     __syncwarp();
     if (quad_ == 0 && known && lse != nullptr && (!Split || place_.is_first())) {
-      lse[head_index(call, position)] = none ? largest : largest + logf(sum);
+      lse[head_index(call, of_position)] = none ? largest : largest + logf(sum);
     }
     std::uint32_t a[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -299,7 +278,7 @@ private:
                                           std::int64_t next)
   {
     // The next position comes in while this one is stored.
-    const bool ahead = Split && (group + 1) * 8 >= pass_.num_calls && next < pass_.num_positions;
+    const bool ahead = Split && (group + 1) * 8 >= pass_.num_calls && next < pass_.last_position;
     if (ahead) { load_inverse(next); }
     const int call = group * 8 + row_;
     const bool is_finished = pass_.finishes && call == 0;
@@ -365,6 +344,11 @@ private:
       float mix[8];
       float partial[8];
       detail::load_state(first_mix_ + k, mix);
+      if (pass_.unfinished != nullptr) {
+        const std::int64_t at = (position - pass_.first_position) * pass_.width + column_ + k;
+        detail::store_vector(pass_.unfinished + at, mix);
+        continue;
+      }
       if (pass_.stage.partial.is_vector) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {

@@ -3,6 +3,7 @@
 //! aligned, heads of a few widths, no bias, no null source.
 #pragma once
 
+#include <mhar/block/detail/call_ending.cuh>
 #include <mhar/block/detail/packed_queries.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -35,6 +36,9 @@ struct advance_tensor_params
   void* mix = nullptr;  //!< of the first call, when it is finished, typed as states; may be null
   std::int64_t mix_stride = 0;
   float* lse = nullptr;  //!< [P, H] of the first call, when it is finished; may be null
+  //! More follows the first call's mix, when it is finished: then y, mix and lse above are not used.
+  bool has_ending = false;
+  detail::call_ending ending;
 
   int positions_per_block = 0;  //!< of advance_tiles
 };

@@ -34,6 +34,13 @@ struct advance_wide_params
   float* state_lse = nullptr;  //!< [num_calls][P, H]
   detail::mix_stage stage;     //!< of the first call, when it is finished
   float* lse = nullptr;        //!< [P, H], likewise; may be null
+
+  std::int64_t first_position = 0;  //!< of those that the launch is for, up to last_position
+  std::int64_t last_position = 0;
+  //! Where a kernel behind this one ends the first call, its mix and lse at those positions: then
+  //! stage and lse above are not used.
+  float* unfinished = nullptr;
+  float* unfinished_lse = nullptr;
 };
 
 //! Members are rows top, top - 1, ...; the row pointers start at the top row and step down.

@@ -33,7 +33,7 @@ template <class T>
 //!             rows that its calls have met: not on P, its place, the number of calls in the pass,
 //!             layout or alignment.
 //! Cost        reads each row once
-//! Execution   one kernel, asynchronous on the context's stream; never allocates; may be captured
+//! Execution   one kernel or a few, asynchronous on the context's stream; never allocates; may be captured
 //! Workspace   workspace_bytes<T>(limits)
 //! Errors      those of validate(problem); unsupported for more than 1000 listed rows;
 //!             small_workspace; cuda
@@ -47,7 +47,7 @@ template <class T>
 //!
 //! Tensors     see output_gradient_problem
 //! Numerics    D and the null source's parts use do as rounded to T, like the passes that follow
-//! Execution   one kernel, asynchronous on the context's stream; never allocates; may be captured
+//! Execution   one kernel or two, asynchronous on the context's stream; never allocates; may be captured
 //! Workspace   workspace_bytes<T>(limits)
 //! Errors      those of validate(problem); small_workspace; bad_shape for another number of chunks
 //!             than num_chunks(extent); cuda

@@ -13,12 +13,12 @@ MHAR_NAMESPACE_BEGIN
 namespace kernel {
 
 //! One block per eight positions, `Blocks` at a time on a multiprocessor.
-template <int HeadWidth, int Rows, class State, int Blocks>
+template <int HeadWidth, int Rows, class State, int Blocks, bool Ends>
 __global__ void __launch_bounds__(256, Blocks)
     advance_rows_kernel(const __grid_constant__ block::advance_tensor_params pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  using advance = block::advance_rows<HeadWidth, Rows, State, Blocks>;
+  using advance = block::advance_rows<HeadWidth, Rows, State, Blocks, Ends>;
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
   advance work{pass, shared};
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(256, Blocks)
 }
 
 //! One block per range of positions and 8*Halves calls.
-template <int HeadWidth, int Halves, class State>
+template <int HeadWidth, int Halves, class State, bool Ends>
 __global__ void __launch_bounds__(32 * tuning::sweep_policy::advance_warps(Halves), 1)
     advance_tiles_kernel(const __grid_constant__ block::advance_tensor_params pass)
 {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(32 * tuning::sweep_policy::advance_warps(Halve
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
   constexpr int slots = tuning::sweep_policy::advance_slots(HeadWidth, Halves);
-  block::advance_tiles<HeadWidth, Halves, slots, State> work{pass, shared};
+  block::advance_tiles<HeadWidth, Halves, slots, State, Ends> work{pass, shared};
   work.prepare();
   block::detail::wait_for_dependencies();
   work.run();

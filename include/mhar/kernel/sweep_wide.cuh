@@ -6,6 +6,7 @@
 #include <mhar/block/detail/dependency.cuh>
 #include <mhar/block/finish_rows.cuh>
 #include <mhar/block/gather_wide.cuh>
+#include <mhar/block/output_gradient_columns.cuh>
 #include <mhar/block/output_gradient_wide.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -49,6 +50,30 @@ __global__ void __launch_bounds__(512, 1)
   __shared__ typename gradient::storage storage;
   block::detail::release_dependents();
   gradient work{call, storage};
+  block::detail::wait_for_dependencies();
+  work.run();
+}
+
+//! A block per range of positions.
+template <int Vectors, int Warps>
+__global__ void __launch_bounds__(256) output_gradient_columns_kernel(
+    const __grid_constant__ block::output_gradient_columns_params call)
+{
+  extern __shared__ __align__(16) float shared_floats[];
+  block::detail::release_dependents();
+  block::output_gradient_columns<Vectors, Warps> work{call, shared_floats};
+  block::detail::wait_for_dependencies();
+  work.run();
+}
+
+//! A warp or a block per position.
+template <int Vectors, int Warps, class State>
+__global__ void __launch_bounds__(256)
+    end_call_kernel(const __grid_constant__ block::end_call_params call)
+{
+  extern __shared__ __align__(16) float shared_floats[];
+  block::detail::release_dependents();
+  block::end_call<Vectors, Warps, State> work{call, shared_floats};
   block::detail::wait_for_dependencies();
   work.run();
 }

@@ -9,8 +9,9 @@ namespace block {
 
 //! Squares of eight positions of a head at a time, over the lanes. The scaled sum serves rows whose
 //! squares overflow; where a lane's do not, it is a power of two times the other.
-template <int HeadWidth, int Halves, int Slots, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::sum_new_squares()
+template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+__device__ __forceinline__ void
+advance_tiles<HeadWidth, Halves, Slots, State, Ends>::sum_new_squares()
 {
   constexpr float scale = thread::overflow_scale<float>;
   auto* const squares = reinterpret_cast<float*>(shared_ + at_.squares);
@@ -50,9 +51,9 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::
 }
 
 //! Heads in order.
-template <int HeadWidth, int Halves, int Slots, class State>
+template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
 __device__ __forceinline__ void
-advance_tiles<HeadWidth, Halves, Slots, State>::find_new_inverse_rms()
+advance_tiles<HeadWidth, Halves, Slots, State, Ends>::find_new_inverse_rms()
 {
   const auto* const squares = reinterpret_cast<const float*>(shared_ + at_.squares);
   const int scaled_squares = pass_.positions_per_block * pass_.num_heads;
@@ -72,8 +73,8 @@ advance_tiles<HeadWidth, Halves, Slots, State>::find_new_inverse_rms()
 }
 
 //! Mixes, largest logits and sums as the kept states have them, or of nothing.
-template <int HeadWidth, int Halves, int Slots, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::start(
+template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, Ends>::start(
     const unit& at, int& slot)
 {
   if (!pass_.kept) {
@@ -138,9 +139,9 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::
 //! Logits of a tile's lines to weights relative to a reference: a logit that was the largest when
 //! it was chosen. A tile with a much larger one chooses another, and what was summed before is
 //! brought to it; a weight is at most 2^max_excess.
-template <int HeadWidth, int Halves, int Slots, class State>
+template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
 template <int Parts>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::weigh(
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, Ends>::weigh(
     int half, const float (&inverse)[static_cast<std::size_t>(Parts)][2],
     const float (&bias)[static_cast<std::size_t>(Parts)][2],
     float (&logits)[static_cast<std::size_t>(Parts)][4])
@@ -170,9 +171,10 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::
 }
 
 //! For the calls whose largest logit, of this lane's lines, exceeds their reference too far.
-template <int HeadWidth, int Halves, int Slots, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::change_reference(
-    int half, float largest, float max_excess)
+template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+__device__ __forceinline__ void
+advance_tiles<HeadWidth, Halves, Slots, State, Ends>::change_reference(int half, float largest,
+                                                                       float max_excess)
 {
   largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
   largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
@@ -198,11 +200,10 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::
 
 //! A tile of `Parts` slots, of which the first `count` lines are rows: logits, weights, and their
 //! share of the mixes.
-template <int HeadWidth, int Halves, int Slots, class State>
+template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
 template <int Parts>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::add_tile(int head,
-                                                                                         int slot,
-                                                                                         int count)
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, Ends>::add_tile(
+    int head, int slot, int count)
 {
   float logits[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(Parts)][4] = {};
   const int pitch = pass_.num_heads * steps * 64;
@@ -298,10 +299,11 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::
 }
 
 //! Writes mixes and lse of a unit, through a slot whose lines have been used up.
-template <int HeadWidth, int Halves, int Slots, class State>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::finish(
+template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, Ends>::finish(
     const unit& at, int slot)
 {
+  if (has_ending()) { wait_for_place(at.position); }
 #pragma unroll
   for (int half = 0; half < Halves; ++half) {
     const int call = half * 8 + row_;
@@ -311,11 +313,22 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::
     if (quad_ == 0 && call < num_calls_) {
       const float lse = (reference_[half] + __log2f(sum)) * detail::log_of_2;
       if (!is_finished(call)) { pass_.state_lse[head_index(call, at)] = lse; }
+      else if (Ends) {
+        place_lse_of(at.position)[at.head] = lse;
+      }
       else if (pass_.lse != nullptr) {
         pass_.lse[head_index(0, at)] = lse;
       }
     }
     const float2 factors = to_columns(__fdividef(1.0f, sum));
+    if (half == 0 && has_ending() && quad_ == 0) {
+      float* const to = place_of(at.position) + at.head * HeadWidth + row_;
+#pragma unroll
+      for (int j = 0; j < steps; ++j) {
+        to[j * 16] = mixes_[0][j][0] * factors.x;
+        to[j * 16 + 8] = mixes_[0][j][2] * factors.x;
+      }
+    }
     if constexpr (sizeof(State) == 4) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
@@ -329,7 +342,7 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::
           to[j * 16 + 8] = mixes_[half][j][e + 2] * factor;
         }
       }
-      if (half > 0 || !is_finished(0)) { continue; }
+      if (half > 0 || !is_finished(0) || Ends) { continue; }
     }
 #pragma unroll
     for (int u = 0; u < tile::groups; ++u) {
@@ -342,7 +355,8 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::
       detail::store_transposed(address(slot) + matrix_offset(u), pairs);
     }
     __syncwarp();
-    if (call < num_calls_ && (sizeof(State) == 2 || is_finished(call))) {
+    const bool is_stored = is_finished(call) ? !Ends : sizeof(State) == 2;
+    if (call < num_calls_ && is_stored) {
       bfloat16* const to = (is_finished(call) ? pass_.y + (first_ + at.position) * pass_.y_stride +
                                                     at.head * HeadWidth
                                               : reinterpret_cast<bfloat16*>(state_of(call, at))) +
@@ -357,6 +371,7 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State>::
     }
     __syncwarp();
   }
+  if (has_ending()) { end_position(at.position, slot); }
 }
 
 }  // namespace block

@@ -40,8 +40,9 @@ template <class T>
                 params);
 }
 
-//! A pass that tensor cores serve. What they cannot end, the plain kernel does: the first call and
-//! nothing else, so that the bits of the others do not depend on it.
+//! A pass that tensor cores serve. What they cannot end, as it is stored in another type or place,
+//! the plain kernel does: the first call and nothing else, so that the bits of the others do not
+//! depend on it.
 template <class T>
 [[nodiscard]] status advance_served(const advance_problem<T>& problem,
                                     const device_properties& properties,

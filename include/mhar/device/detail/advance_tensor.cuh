@@ -2,7 +2,7 @@
 //! Launches a forward pass on tensor cores.
 #pragma once
 
-#include <mhar/device/detail/sweep_tensor.cuh>
+#include <mhar/device/detail/advance_ending.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -23,9 +23,8 @@ namespace detail {
          are_tensor_states(problem.states.mix, problem.states.slot_stride);
 }
 
-//! Whether tensor cores can end the first call of a pass that is one for them. Where they cannot, the
-//! plain kernel takes that call alone, and they the others.
-[[nodiscard]] inline bool ends_on_tensor_cores(const advance_problem<bfloat16>& problem) noexcept
+//! Whether the first call of a pass has nothing to end but its stores.
+[[nodiscard]] inline bool is_plain_ending(const advance_problem<bfloat16>& problem) noexcept
 {
   const output_stage& stage = problem.stage;
   const route_outputs<bfloat16>& outputs = problem.outputs;
@@ -35,6 +34,12 @@ namespace detail {
           is_tensor_matrix(outputs.y) &&
           (!outputs.mix || (outputs.mix.type == problem.states.type &&
                             are_tensor_states(outputs.mix.data, outputs.mix.position_stride))));
+}
+
+//! Whether the pass can end its first call. Where it cannot, the plain kernel takes that call alone.
+[[nodiscard]] inline bool ends_on_tensor_cores(const advance_problem<bfloat16>& problem) noexcept
+{
+  return is_plain_ending(problem) || ends_in_registers(problem);
 }
 
 [[nodiscard]] inline block::advance_tensor_params params_of(
@@ -66,6 +71,11 @@ namespace detail {
                   slot * problem.states.slot_stride * size_of(problem.states.type);
     pass.state_lse = problem.states.lse + slot * extent.num_positions * extent.num_heads;
   }
+  if (!is_plain_ending(problem)) {
+    pass.has_ending = true;
+    pass.ending = ending_of(problem);
+    return pass;
+  }
   pass.y = static_cast<bfloat16*>(problem.outputs.y.data);
   pass.y_stride = problem.outputs.y.position_stride;
   pass.mix = problem.outputs.mix.data;
@@ -79,14 +89,14 @@ namespace detail {
 //! others have none, and the pass takes as long as the two. Where they come in waves, two run at a
 //! time as far as their registers allow: one reads while the other computes. Both do the same
 //! arithmetic.
-template <int HeadWidth, int Rows, class State>
+template <int HeadWidth, int Rows, class State, bool Ends>
 [[nodiscard]] status launch_advance_rows(const block::advance_tensor_params& pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
   constexpr int most =
       tuning::sweep_policy::advance_rows_blocks(HeadWidth, Rows, static_cast<int>(sizeof(State)));
-  using advance = block::advance_rows<HeadWidth, Rows, State, most>;
+  using advance = block::advance_rows<HeadWidth, Rows, State, most, Ends>;
   launch_shape shape;
   shape.grid = static_cast<unsigned>((pass.num_positions + 7) / 8);
   shape.block = static_cast<unsigned>(32 * pass.num_heads);
@@ -94,16 +104,16 @@ template <int HeadWidth, int Rows, class State>
       static_cast<std::size_t>(advance::shared_bytes(pass.num_calls, pass.num_heads));
   if (shape.grid.x > static_cast<unsigned>(properties.multiprocessors)) {
     return launch(where, properties, shape,
-                  &kernel::advance_rows_kernel<HeadWidth, Rows, State, most>, pass);
+                  &kernel::advance_rows_kernel<HeadWidth, Rows, State, most, Ends>, pass);
   }
   const auto alone = static_cast<std::size_t>(properties.shared_memory_per_multiprocessor / 2);
   if (shape.shared_memory < alone) { shape.shared_memory = alone; }
-  return launch(where, properties, shape, &kernel::advance_rows_kernel<HeadWidth, Rows, State, 1>,
-                pass);
+  return launch(where, properties, shape,
+                &kernel::advance_rows_kernel<HeadWidth, Rows, State, 1, Ends>, pass);
 }
 
 //! Many rows: one block per multiprocessor where the positions allow it.
-template <int HeadWidth, int Halves, class State>
+template <int HeadWidth, int Halves, class State, bool Ends>
 [[nodiscard]] status launch_advance_tiles(block::advance_tensor_params pass,
                                           const device_properties& properties,
                                           const context& where) noexcept
@@ -114,21 +124,24 @@ template <int HeadWidth, int Halves, class State>
   pass.positions_per_block = static_cast<int>(positions_per_block(
       pass.num_positions, properties.multiprocessors, policy::max_positions_per_block));
   const int calls = pass.num_calls < most_calls ? pass.num_calls : most_calls;
-  const block::advance_tiles_layout<HeadWidth> layout{
-      warps, policy::advance_slots(HeadWidth, Halves), calls, pass.num_heads,
-      pass.positions_per_block};
+  const block::advance_tiles_layout<HeadWidth> layout{warps,
+                                                      policy::advance_slots(HeadWidth, Halves),
+                                                      calls,
+                                                      pass.num_heads,
+                                                      pass.positions_per_block,
+                                                      Ends};
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>((pass.num_positions + pass.positions_per_block - 1) /
                                           pass.positions_per_block),
                     static_cast<unsigned>((pass.num_calls + most_calls - 1) / most_calls));
   shape.block = 32 * warps;
   shape.shared_memory = static_cast<std::size_t>(layout.total);
-  return launch(where, properties, shape, &kernel::advance_tiles_kernel<HeadWidth, Halves, State>,
-                pass);
+  return launch(where, properties, shape,
+                &kernel::advance_tiles_kernel<HeadWidth, Halves, State, Ends>, pass);
 }
 
 //! The kernel for the number of rows; the number of calls must not change a call's bits.
-template <int HeadWidth, class State>
+template <int HeadWidth, class State, bool Ends>
 [[nodiscard]] status launch_advance(const block::advance_tensor_params& pass,
                                     const device_properties& properties,
                                     const context& where) noexcept
@@ -136,11 +149,13 @@ template <int HeadWidth, class State>
   static_assert(tuning::sweep_policy::short_rows == 6, "the numbers of rows below end there");
   if (pass.num_rows <= tuning::sweep_policy::short_rows) {
     return dispatch_at_least<1, 2, 3, 4, 5, 6>(pass.num_rows, not_served(), [&](auto rows) {
-      return launch_advance_rows<HeadWidth, decltype(rows)::value, State>(pass, properties, where);
+      return launch_advance_rows<HeadWidth, decltype(rows)::value, State, Ends>(pass, properties,
+                                                                                where);
     });
   }
-  return pass.num_calls <= 8 ? launch_advance_tiles<HeadWidth, 1, State>(pass, properties, where)
-                             : launch_advance_tiles<HeadWidth, 2, State>(pass, properties, where);
+  return pass.num_calls <= 8
+             ? launch_advance_tiles<HeadWidth, 1, State, Ends>(pass, properties, where)
+             : launch_advance_tiles<HeadWidth, 2, State, Ends>(pass, properties, where);
 }
 
 //! A pass that `serves` and `ends_on_tensor_cores`. Of several new rows all but the last get their
@@ -160,11 +175,15 @@ template <class T>
           row.num_rows = row.num_new_rows = 1;
           row.num_calls = 0;
           row.start = pass_start::fresh;
-          const status launched = launch_advance_rows<head_width, 1, decltype(state)>(
+          row.end = pass_end::keep_all;
+          const status launched = launch_advance_rows<head_width, 1, decltype(state), false>(
               params_of(row), properties, where);
           if (!launched.ok()) { return launched; }
         }
-        return launch_advance<head_width, decltype(state)>(params_of(problem), properties, where);
+        const block::advance_tensor_params pass = params_of(problem);
+        return pass.has_ending
+                   ? launch_advance<head_width, decltype(state), true>(pass, properties, where)
+                   : launch_advance<head_width, decltype(state), false>(pass, properties, where);
       });
 }
 

@@ -2,7 +2,7 @@
 //! Launches a forward pass over wide heads, and one that finishes a call without reading a row.
 #pragma once
 
-#include <mhar/device/detail/sweep_wide.cuh>
+#include <mhar/device/detail/advance_ending.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -41,13 +41,6 @@ template <class T>
           by_columns(problem.outputs.combined), by_columns(problem.outputs.mix)};
 }
 
-//! The state of member 0.
-template <class States>
-[[nodiscard]] void* first_state(void* states, const States& all, int slot) noexcept
-{
-  return static_cast<char*>(states) + slot * all.slot_stride * size_of(all.type);
-}
-
 [[nodiscard]] inline block::advance_wide_params wide_params_of(
     const advance_problem<bfloat16>& problem) noexcept
 {
@@ -55,6 +48,7 @@ template <class States>
   const const_rows<bfloat16> rows = rows_from(problem.rows, problem.first_row);
   block::advance_wide_params pass;
   pass.num_positions = extent.num_positions;
+  pass.last_position = extent.num_positions;
   pass.width = extent.width;
   pass.num_heads = extent.num_heads;
   pass.pieces = split_of(extent).pieces;
@@ -129,7 +123,7 @@ template <int Width, int Chunks, bool Split, class State>
       Split ? tuning::sweep_policy::num_clusters(properties.multiprocessors, pass.spread) /
                   pass.num_heads
             : blocks_per_multiprocessor * properties.multiprocessors / pass.num_heads;
-  const std::int64_t needed = (pass.num_positions + teams - 1) / teams;
+  const std::int64_t needed = (pass.last_position - pass.first_position + teams - 1) / teams;
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(pass.num_heads * pass.spread),
                     static_cast<unsigned>(needed < most ? needed : most));
@@ -151,6 +145,7 @@ template <class T>
                          are_tensor_states(problem.states.mix, problem.states.slot_stride);
   if (!is_served) { return not_served(); }
   if (problem.end != pass_end::finish_first) { return {}; }
+  if (ends_in_registers(problem)) { return end_call(problem, properties, where); }
   if (has_own_pass(problem)) {
     advance_problem<T> first = problem;
     first.num_calls = 1;
@@ -172,16 +167,64 @@ template <class T>
              : launch(where, properties, shape, &kernel::finish_call_kernel<float>, call);
 }
 
+template <class T>
+[[nodiscard]] status launch_advance_wide(const advance_problem<T>& problem,
+                                         const block::advance_wide_params& pass,
+                                         const device_properties& properties,
+                                         const context& where) noexcept
+{
+  return dispatch_wide(
+      problem.extent.head_width(), problem.states.type, [&](auto width, auto split, auto state) {
+        constexpr int w = decltype(width)::value;
+        constexpr bool s = decltype(split)::value;
+        using state_type = decltype(state);
+        return problem.num_rows <= 8
+                   ? launch_advance_wide<w, 1, s, state_type>(pass, properties, where)
+                   : launch_advance_wide<w, 2, s, state_type>(pass, properties, where);
+      });
+}
+
+//! A pass whose first call ends in a kernel of its own, which has all heads of a position: as many
+//! positions at a time as the workspace holds mixes of.
+template <class T>
+[[nodiscard]] status advance_and_end(const advance_problem<T>& problem,
+                                     const device_properties& properties,
+                                     const context& where) noexcept
+{
+  const shape& extent = problem.extent;
+  const std::int64_t most = blocks_with_scratch<float>(
+      where, unfinished_size(extent), (std::min)(extent.num_positions, unfinished_positions));
+  if (most == 0) { return small_workspace(); }
+  block::advance_wide_params pass = wide_params_of(problem);
+  pass.unfinished = static_cast<float*>(where.workspace);
+  pass.unfinished_lse = pass.unfinished + most * extent.width;
+  block::end_call_params call;
+  call.state = pass.unfinished;
+  call.state_lse = pass.unfinished_lse;
+  call.ending = ending_of(problem);
+  for (std::int64_t first = 0; first < extent.num_positions; first += most) {
+    pass.first_position = call.first_position = first;
+    pass.last_position = (std::min)(first + most, extent.num_positions);
+    call.num_positions = pass.last_position - first;
+    const status launched = launch_advance_wide(problem, pass, properties, where);
+    if (!launched.ok()) { return launched; }
+    const status ended = launch_ending<float>(call, properties, where);
+    if (!ended.ok()) { return ended; }
+  }
+  return {};
+}
+
 //! advance over wide heads, T being bfloat16; not_served() when the pass is one for another kernel.
-//! More calls than a kernel takes are several passes; a first call with a stage of another kind
-//! takes the plain kernel alone, so that the others' bits do not depend on it.
+//! More calls than a kernel takes are several passes; a first call whose ending is stored in another
+//! type or place takes the plain kernel alone, so that the others' bits do not depend on it.
 template <class T>
 [[nodiscard]] status advance_wide(advance_problem<T> problem, const device_properties& properties,
                                   const context& where) noexcept
 {
   if (problem.num_rows == 0) { return finish_call(problem, properties, where); }
   if (!is_wide(problem, properties)) { return not_served(); }
-  if (has_own_pass(problem)) {
+  const bool ends_behind = has_own_pass(problem) && ends_in_registers(problem);
+  if (has_own_pass(problem) && !ends_behind) {
     advance_problem<T> first = problem;
     first.num_calls = 1;
     const status launched = advance_any(first, properties, where);
@@ -205,16 +248,10 @@ template <class T>
     part.states.first_slot += first;
     part.num_calls = problem.num_calls - first < most ? problem.num_calls - first : most;
     if (first > 0) { part.end = pass_end::keep_all; }
-    const status launched = dispatch_wide(
-        part.extent.head_width(), part.states.type, [&](auto width, auto split, auto state) {
-          constexpr int w = decltype(width)::value;
-          constexpr bool s = decltype(split)::value;
-          using state_type = decltype(state);
-          const block::advance_wide_params pass = wide_params_of(part);
-          return part.num_rows <= 8
-                     ? launch_advance_wide<w, 1, s, state_type>(pass, properties, where)
-                     : launch_advance_wide<w, 2, s, state_type>(pass, properties, where);
-        });
+    const status launched =
+        first == 0 && ends_behind
+            ? advance_and_end(part, properties, where)
+            : launch_advance_wide(part, wide_params_of(part), properties, where);
     if (!launched.ok()) { return launched; }
   }
   return {};

@@ -6,6 +6,7 @@
 
 #include <mhar/device/detail/advance_impl.cuh>
 #include <mhar/device/detail/gather_impl.cuh>
+#include <mhar/device/detail/output_gradient_columns.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -64,6 +65,8 @@ status output_gradient(const output_gradient_problem<T>& problem, const context&
   if constexpr (cuda::std::is_same_v<T, bfloat16>) {
     const status wide = detail::output_gradient_wide(problem, properties, where);
     if (wide.code != code::unsupported) { return wide; }
+    const status columns = detail::output_gradient_columns(problem, properties, where);
+    if (columns.code != code::unsupported) { return columns; }
   }
   const int chunks = detail::chunks_of(extent);
   const std::int64_t elements = pass::scratch_size(extent.width, extent.num_heads);
@@ -126,7 +129,11 @@ std::size_t workspace_bytes(const sweep_limits& limits) noexcept
       chunks * block::gather_any<T, detail::sweep_list, detail::sweep_threads>::scratch_size(
                    width, limits.max_members, limits.max_range),
       chunks * block::output_gradient_any<T, detail::sweep_threads>::scratch_size(
-                   width, limits.extent.num_heads)};
+                   width, limits.extent.num_heads),
+      cuda::std::is_same_v<T, bfloat16> && detail::has_wide_heads(limits.extent)
+          ? (std::min)(positions, detail::unfinished_positions) *
+                detail::unfinished_size(limits.extent)
+          : 0};
   std::int64_t largest = 0;
   for (const std::int64_t size : sizes) { largest = size > largest ? size : largest; }
   return static_cast<std::size_t>(largest) * sizeof(accumulate_t<T>);

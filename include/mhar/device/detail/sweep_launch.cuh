@@ -6,6 +6,8 @@
 #include <mhar/device/detail/check_problem.cuh>
 #include <mhar/device/detail/launch.cuh>
 
+#include <algorithm>
+
 MHAR_NAMESPACE_BEGIN
 namespace device {
 MHAR_LAUNCHERS_BEGIN
@@ -63,6 +65,14 @@ template <class Accumulate>
       static_cast<std::int64_t>(where.workspace == nullptr ? 0 : where.workspace_bytes / each);
   return fitting < wanted ? fitting : wanted;
 }
+
+//! Mixes of calls whose ending is a kernel of its own: floats per position, the lse with it, and
+//! positions that are worth their memory.
+[[nodiscard]] inline std::int64_t unfinished_size(const shape& extent) noexcept
+{
+  return extent.width + extent.num_heads;
+}
+inline constexpr std::int64_t unfinished_positions = 2048;
 
 [[nodiscard]] inline status small_workspace() noexcept
 {

@@ -35,10 +35,14 @@ struct head_split
   return {};
 }
 
+[[nodiscard]] inline bool has_wide_heads(const shape& extent) noexcept
+{
+  return split_of(extent).pieces > 0;
+}
 [[nodiscard]] inline bool has_wide_kernel(const shape& extent,
                                           const device_properties& properties) noexcept
 {
-  return properties.capability >= 90 && split_of(extent).pieces > 0;
+  return properties.capability >= 90 && has_wide_heads(extent);
 }
 
 //! Calls visitor(width of a piece, whether heads are split, a State) with all as types.
@@ -81,6 +85,30 @@ template <class T>
                                    const shape& extent) noexcept
 {
   return extent.width % 8 == 0 && are_tensor_rows(rows, count, extent.num_positions);
+}
+
+[[nodiscard]] constexpr bool is_vector_element(element type) noexcept
+{
+  return type == element::bfloat16 || type == element::float32;
+}
+
+//! Whether a matrix, if there is one, is what kernels read as a vector_matrix.
+template <class Matrix>
+[[nodiscard]] bool is_vector_matrix(const Matrix& matrix) noexcept
+{
+  return !matrix ||
+         (is_vector_element(matrix.type) && is_aligned_16(matrix.data) &&
+          matrix.position_stride * static_cast<std::int64_t>(size_of(matrix.type)) % 16 == 0);
+}
+
+[[nodiscard]] inline block::detail::vector_matrix<const void> as_vectors(
+    const const_matrix& matrix) noexcept
+{
+  return {matrix.data, matrix.position_stride, matrix.type == element::float32};
+}
+[[nodiscard]] inline block::detail::vector_matrix<void> as_vectors(const matrix& matrix) noexcept
+{
+  return {matrix.data, matrix.position_stride, matrix.type == element::float32};
 }
 
 }  // namespace detail

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What follows the first call's mix, where positions end in registers; and passes that do nothing
+//! else.
+#pragma once
+
+#include <mhar/device/detail/sweep_wide.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace device {
+MHAR_LAUNCHERS_BEGIN
+namespace detail {
+
+//! Widths that have kernels.
+inline constexpr std::int64_t max_ending_width = 8192;
+
+//! Whether the first call of a pass ends in registers: what it reads and writes are vectors.
+[[nodiscard]] inline bool ends_in_registers(const advance_problem<bfloat16>& problem) noexcept
+{
+  const output_stage& stage = problem.stage;
+  const route_outputs<bfloat16>& outputs = problem.outputs;
+  const bool has_stage =
+      problem.extent.width % 8 == 0 && problem.extent.width <= max_ending_width &&
+      is_vector_matrix(stage.partial) && is_vector_matrix(outputs.y) &&
+      is_vector_matrix(outputs.combined) && is_vector_matrix(outputs.mix) &&
+      (!stage.norm_weight ||
+       (is_vector_element(stage.norm_weight.type) && is_aligned_16(stage.norm_weight.data)));
+  const bool has_row =
+      problem.private_row == nullptr ||
+      (problem.extent.head_width() % 8 == 0 && is_aligned_16(problem.private_row) &&
+       problem.private_stride % 8 == 0 && is_aligned_16(problem.sites.query) &&
+       problem.sites.bias == nullptr && problem.sites.rounding == key_rounding::none);
+  return has_stage && has_row;
+}
+
+[[nodiscard]] inline block::detail::call_ending ending_of(
+    const advance_problem<bfloat16>& problem) noexcept
+{
+  const output_stage& stage = problem.stage;
+  block::detail::call_ending ending;
+  ending.width = problem.extent.width;
+  ending.num_heads = problem.extent.num_heads;
+  ending.gate = stage.gate;
+  ending.partial = as_vectors(stage.partial);
+  ending.mix = as_vectors(problem.outputs.mix);
+  ending.combined = as_vectors(problem.outputs.combined);
+  ending.y = as_vectors(problem.outputs.y);
+  ending.lse = problem.outputs.lse;
+  ending.has_norm = stage.norm != output_norm::none;
+  ending.norm_eps = static_cast<float>(stage.norm_eps);
+  if (ending.has_norm) {
+    ending.norm_weight =
+        as_vectors(const_matrix{stage.norm_weight.data, stage.norm_weight.type, 0});
+  }
+  ending.private_row =
+      as_vectors(const_matrix{problem.private_row, element::bfloat16, problem.private_stride});
+  if (problem.private_row != nullptr) {
+    ending.query = problem.sites.query + problem.first_call * problem.extent.width;
+    ending.eps = static_cast<float>(problem.eps);
+    ending.private_inverse_rms = problem.private_inverse_rms;
+  }
+  return ending;
+}
+
+//! The state of member 0.
+template <class States>
+[[nodiscard]] void* first_state(void* states, const States& all, int slot) noexcept
+{
+  return static_cast<char*>(states) + slot * all.slot_stride * size_of(all.type);
+}
+
+template <int Vectors, int Warps, class State>
+[[nodiscard]] status launch_ending(const block::end_call_params& call,
+                                   const device_properties& properties,
+                                   const context& where) noexcept
+{
+  using end = block::end_call<Vectors, Warps, State>;
+  launch_shape shape;
+  shape.grid = static_cast<unsigned>((call.num_positions + end::positions_per_block - 1) /
+                                     end::positions_per_block);
+  shape.block = end::num_threads;
+  shape.shared_memory = static_cast<std::size_t>(end::shared_bytes(call.ending));
+  return launch(where, properties, shape, &kernel::end_call_kernel<Vectors, Warps, State>, call);
+}
+
+//! A warp per position, or eight; the choice decides about bits and must be the width's alone.
+template <class State>
+[[nodiscard]] status launch_ending(const block::end_call_params& call,
+                                   const device_properties& properties,
+                                   const context& where) noexcept
+{
+  const std::int64_t width = call.ending.width;
+  if (width <= 512) { return launch_ending<2, 1, State>(call, properties, where); }
+  if (width <= 1280) { return launch_ending<5, 1, State>(call, properties, where); }
+  if (width <= 4096) { return launch_ending<2, 8, State>(call, properties, where); }
+  return launch_ending<4, 8, State>(call, properties, where);
+}
+
+//! A call whose mix lies in its state.
+template <class T>
+[[nodiscard]] status end_call(const advance_problem<T>& problem,
+                              const device_properties& properties, const context& where) noexcept
+{
+  const int slot = problem.states.first_slot;
+  block::end_call_params call;
+  call.num_positions = problem.extent.num_positions;
+  call.state = first_state(problem.states.mix, problem.states, slot);
+  call.state_lse = problem.states.lse + slot * call.num_positions * problem.extent.num_heads;
+  call.ending = ending_of(problem);
+  return problem.states.type == element::bfloat16 ? launch_ending<T>(call, properties, where)
+                                                  : launch_ending<float>(call, properties, where);
+}
+
+}  // namespace detail
+MHAR_LAUNCHERS_END
+}  // namespace device
+MHAR_NAMESPACE_END

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Launches the gradient of a call's output whose columns fit in registers.
+#pragma once
+
+#include <mhar/device/detail/gather_wide.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace device {
+MHAR_LAUNCHERS_BEGIN
+namespace detail {
+
+//! A null source has a kernel of its own, behind this one.
+[[nodiscard]] inline bool is_in_columns(const output_gradient_problem<bfloat16>& problem) noexcept
+{
+  const shape& extent = problem.extent;
+  const const_array& weight = problem.stage.norm_weight;
+  return extent.width <= 4096 && extent.head_width() % 8 == 0 && extent.num_heads <= 32 &&
+         is_vector_matrix(problem.output_gradient) && is_vector_matrix(problem.combined_gradient) &&
+         is_vector_matrix(problem.combined) && is_vector_matrix(problem.mix) &&
+         is_tensor_matrix(problem.call_gradient) && is_vector_matrix(problem.partial_gradient) &&
+         problem.partial_gradient.mode == update::store &&
+         (!weight || (is_vector_element(weight.type) && is_aligned_16(weight.data)));
+}
+
+[[nodiscard]] inline block::output_gradient_columns_params columns_params_of(
+    const output_gradient_problem<bfloat16>& problem) noexcept
+{
+  const output_stage& stage = problem.stage;
+  const gradient_partials<float>& partials = problem.partials;
+  block::output_gradient_columns_params call;
+  call.num_positions = problem.extent.num_positions;
+  call.width = problem.extent.width;
+  call.num_heads = problem.extent.num_heads;
+  call.output_gradient = as_vectors(problem.output_gradient);
+  call.combined_gradient = as_vectors(problem.combined_gradient);
+  call.mix = as_vectors(problem.mix);
+  call.call_gradient = static_cast<bfloat16*>(problem.call_gradient.data);
+  call.call_stride = problem.call_gradient.position_stride;
+  call.partial_gradient = as_vectors(problem.partial_gradient);
+  call.dot = problem.dot;
+  if (stage.norm != output_norm::none) {
+    call.has_norm = true;
+    call.norm_eps = static_cast<float>(stage.norm_eps);
+    call.norm_weight = as_vectors(const_matrix{stage.norm_weight.data, stage.norm_weight.type, 0});
+    call.combined = as_vectors(problem.combined);
+    call.mix_is_combined = problem.mix.data == problem.combined.data &&
+                           problem.mix.type == problem.combined.type &&
+                           problem.mix.position_stride == problem.combined.position_stride;
+    if (partials.output_norm != nullptr) {
+      call.norm_sums = partials.output_norm + problem.call * call.width;
+      call.chunk_stride = partials.num_calls * call.width;
+    }
+  }
+  if (partials.gate != nullptr) {
+    call.gate_sums = partials.gate + problem.call;
+    call.gate_stride = partials.num_calls;
+  }
+  return call;
+}
+
+//! T is bfloat16; a template, so that who only includes this file compiles no kernel.
+template <class T, int Vectors, int Warps>
+[[nodiscard]] status launch_output_gradient(const block::output_gradient_columns_params& call,
+                                            int chunks, const device_properties& properties,
+                                            const context& where) noexcept
+{
+  launch_shape shape;
+  shape.grid = static_cast<unsigned>(chunks);
+  shape.block = 256;
+  shape.shared_memory = static_cast<std::size_t>(
+      block::output_gradient_columns<Vectors, Warps>::shared_bytes(call.width));
+  return launch(where, properties, shape, &kernel::output_gradient_columns_kernel<Vectors, Warps>,
+                call);
+}
+
+//! output_gradient, T being bfloat16; not_served() when the call is one for the plain kernel.
+template <class T>
+[[nodiscard]] status output_gradient_columns(const output_gradient_problem<T>& problem,
+                                             const device_properties& properties,
+                                             const context& where) noexcept
+{
+  if (!is_in_columns(problem)) { return not_served(); }
+  block::output_gradient_columns_params call = columns_params_of(problem);
+  // The null source's parts are made of do: the kernel of a call without an output norm takes it as
+  // its dy, in place.
+  output_gradient_problem<T> rest = problem;
+  const bool has_null = problem.sites.null_source != nullptr;
+  if (has_null) {
+    rest.stage.norm = output_norm::none;
+    rest.output_gradient = {problem.call_gradient.data, problem.call_gradient.type,
+                            problem.call_gradient.position_stride};
+    rest.combined_gradient = {};
+    rest.partial_gradient = {};
+    if (!is_wide(rest, properties)) { return not_served(); }
+    call.dot = nullptr;
+    call.gate_sums = nullptr;
+  }
+  const int chunks = chunks_of(problem.extent);
+  constexpr int columns_of_warp = 256;
+  const auto vectors = static_cast<int>((call.width + columns_of_warp - 1) / columns_of_warp);
+  const status launched =
+      vectors > 5
+          ? (vectors <= 8 ? launch_output_gradient<T, 1, 8>(call, chunks, properties, where)
+                          : launch_output_gradient<T, 2, 8>(call, chunks, properties, where))
+          : dispatch_at_least<1, 2, 4, 5>(vectors, not_served(), [&](auto count) {
+              return launch_output_gradient<T, decltype(count)::value, 1>(call, chunks, properties,
+                                                                          where);
+            });
+  if (!launched.ok() || !has_null) { return launched; }
+  return output_gradient_wide(rest, properties, where);
+}
+
+}  // namespace detail
+MHAR_LAUNCHERS_END
+}  // namespace device
+MHAR_NAMESPACE_END
