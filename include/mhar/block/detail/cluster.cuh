@@ -89,6 +89,26 @@ struct cluster_mailbox
     static_cast<void>(num_values);
 #endif
   }
+  //! Writes two values, whose place is aligned to 8 bytes, as `send` does one.
+  __device__ __forceinline__ void send_pair(float* place, int block, float first, float second)
+  {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .b32 to, box;\n"
+        "mapa.shared::cluster.u32 to, %0, %2;\n"
+        "mapa.shared::cluster.u32 box, %1, %2;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [to], {%3, %4}, [box];\n"
+        "}" ::"r"(address_of(place)),
+        "r"(address_of(&barrier)), "r"(block), "r"(__float_as_uint(first)),
+        "r"(__float_as_uint(second))
+        : "memory");
+#else
+    static_cast<void>(block);
+    place[0] = first;
+    place[1] = second;
+#endif
+  }
   //! Writes `value` to the same place of block `block`. In C++: *cluster::in_block(place, block) = value.
   __device__ __forceinline__ void send(float* place, int block, float value)
   {

@@ -1,101 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From sums over the width to softmax steps (eq. 1 to 4) by one warp alone, lane n for source n: every warp that mixes does it
-//! for the heads of its own columns, and nobody waits for another.
+//! From sums over the width to softmax steps (eq. 1 to 4): the warps of a block share the sources, then every warp that mixes finds
+//! the steps of the heads of its own columns, lane n for source n.
 #pragma once
 
-#include <mhar/block/detail/cluster_storage.cuh>
+#include <mhar/block/detail/cluster_sums.cuh>
 #include <mhar/block/detail/quick_math.cuh>
 #include <mhar/block/detail/route_keys.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
-//! Adds `Lanes` values as a butterfly over as many lanes does, by one thread.
-template <int Lanes, int Count, class Accumulate>
-[[nodiscard]] __device__ __forceinline__ Accumulate
-fold_lanes(thread::vector<Accumulate, Count>& of_lanes)
-{
-  constexpr int half = Lanes / 2;
-#pragma unroll
-  for (int lane = 0; lane < half; ++lane) { of_lanes[lane] += of_lanes[lane + half]; }
-  if constexpr (half > 1) { return fold_lanes<half>(of_lanes); }
-  return of_lanes[0];
-}
-
-//! The sum that sum_spans forms with `Lanes` lanes, by one thread: the spans are dealt to the lanes in turn.
-template <int Lanes, class Accumulate>
-[[nodiscard]] __device__ __forceinline__ Accumulate sum_spans_alone(const Accumulate* sums,
-                                                                    int count)
-{
-  thread::vector<Accumulate, Lanes> of_lanes{};
-#pragma unroll 1
-  for (int first = 0; first < count; first += Lanes) {
-#pragma unroll
-    for (int lane = 0; lane < Lanes; ++lane) {
-      if (first + lane < count) { of_lanes[lane] += sums[first + lane]; }
-    }
-  }
-  return fold_lanes<Lanes>(of_lanes);
-}
+//! A parameter of one element. Out of line, since the types take much code.
 template <class Accumulate>
-[[nodiscard]] __device__ __noinline__ Accumulate sum_spans_alone(const Accumulate* sums, int count,
-                                                                 int lanes_shift)
+[[nodiscard]] __device__ __noinline__ Accumulate load_scalar(const void* data, element type,
+                                                             int index)
 {
-  switch (lanes_shift) {
-    case 0: return sum_spans_alone<1>(sums, count);
-    case 1: return sum_spans_alone<2>(sums, count);
-    case 2: return sum_spans_alone<4>(sums, count);
-    case 3: return sum_spans_alone<8>(sums, count);
-    default: return sum_spans_alone<16>(sums, count);
-  }
+  return load<Accumulate>(data, type, index);
 }
 
-//! Adds spans first, first + 1, ... to as many lanes.
-template <int Lanes, class Accumulate>
-__device__ __forceinline__ void add_spans(thread::vector<Accumulate, Lanes>& of_lanes,
-                                          const Accumulate* sums, int first, int count)
-{
-#pragma unroll
-  for (int lane = 0; lane < Lanes; lane += 4) {
-    if (first + lane >= count) { continue; }
-    const auto four = thread::load_vector<Accumulate, 4>(sums + first + lane);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) { of_lanes[lane + i] += four[i]; }
-  }
-}
-//! The sum over 32 lanes, by one thread: `sums` is aligned to 16 bytes, and zeros follow up to a multiple of four.
-template <class Accumulate>
-[[nodiscard]] __device__ __forceinline__ Accumulate sum_row_alone(const Accumulate* sums, int count)
-{
-  if (count <= 16) {
-    // The upper lanes have nothing, and zeros change no bit.
-    thread::vector<Accumulate, 16> of_lanes{};
-    add_spans(of_lanes, sums, 0, count);
-    return fold_lanes<16>(of_lanes);
-  }
-  thread::vector<Accumulate, 32> of_lanes{};
-#pragma unroll 1
-  for (int first = 0; first < count; first += 32) { add_spans(of_lanes, sums, first, count); }
-  return fold_lanes<32>(of_lanes);
-}
-
-//! Inverse rms of the sources of a set of bits, lane n that of source n; the others keep `inverse`.
+//! Of a row whose squares overflow; row -1 is the null source.
 template <class T, class Rows>
 [[nodiscard]] __device__ __noinline__ accumulate_t<T> rescaled_inverse_rms(
-    const route_parameters<T>& p, const Rows rows, unsigned sources, accumulate_t<T> inverse)
+    const route_parameters<T>& p, const Rows rows, int row)
 {
-  const int has_null = p.null_source ? 1 : 0;
-  while (sources != 0) {
-    const int source = __ffs(static_cast<int>(sources)) - 1;
-    sources &= sources - 1;
-    const accumulate_t<T> scaled = source >= has_null
-                                       ? sum_scaled_squares(p.tree, rows, source - has_null)
-                                       : sum_scaled_squares(p.tree, null_row<T>{p}, 0);
-    if ((static_cast<int>(threadIdx.x) & 31) == source) {
-      inverse = thread::scaled_inverse_rms(scaled, p.tree.width);
-    }
-  }
-  return inverse;
+  const accumulate_t<T> scaled = row >= 0 ? sum_scaled_squares(p.tree, rows, row)
+                                          : sum_scaled_squares(p.tree, null_row<T>{p}, 0);
+  return thread::scaled_inverse_rms(scaled, p.tree.width);
 }
 
 //! What route_finish asks for, in a thread that has its own head's.
@@ -107,6 +37,157 @@ struct own_normalizer
   [[nodiscard]] __device__ __forceinline__ Accumulate operator[](int) const { return value; }
 };
 
+//! Logits of the heads of a block's columns. Half a warp serves a source; warp `warp` of `num_warps` takes two at a time.
+template <class T>
+class cluster_logits
+{
+public:
+  using accumulate = accumulate_t<T>;
+
+  //! Heads first_head to last_head.
+  __device__ __forceinline__ cluster_logits(const route_parameters<T>& p,
+                                            const cluster_storage<T>& shared, int warp,
+                                            int num_warps, int first_head, int last_head)
+      : p_{p},
+        shared_{shared},
+        warp_{warp},
+        num_warps_{num_warps},
+        first_head_{first_head},
+        last_head_{last_head},
+        lane_{static_cast<int>(threadIdx.x) & 15},
+        half_{(static_cast<int>(threadIdx.x) & 16) != 0 ? 1 : 0}
+  {
+  }
+
+  //! Before the sums are there.
+  __device__ __forceinline__ void load_bias() { bias_ = bias_of(2 * warp_ + half_); }
+
+  //! Eq. 1 and 2, but for rows whose squares overflow: true when there is one.
+  [[nodiscard]] __device__ __forceinline__ bool find(std::int64_t position, bool stores) const
+  {
+    return find_all<false>(position, stores, null_row<T>{p_});
+  }
+  //! The same for all; those that overflow are read once more.
+  template <class Rows>
+  __device__ __forceinline__ void find(std::int64_t position, bool stores, const Rows& rows) const
+  {
+    static_cast<void>(find_all<true>(position, stores, rows));
+  }
+
+private:
+  [[nodiscard]] __device__ __forceinline__ accumulate bias_of(int source) const
+  {
+    if (!p_.bias || source >= shared_.sources) { return 0; }
+    return load_scalar<accumulate>(p_.bias.data, p_.bias.type, source);
+  }
+  //! Over 16 lanes.
+  template <int Count>
+  static __device__ __forceinline__ void sum_half(thread::vector<accumulate, Count>& values)
+  {
+#pragma unroll
+    for (int offset = 8; offset > 0; offset /= 2) {
+#pragma unroll
+      for (int i = 0; i < Count; ++i) {
+        values[i] += __shfl_xor_sync(full_warp, values[i], offset);
+      }
+    }
+  }
+
+  template <bool Rescales, class Rows>
+  [[nodiscard]] __device__ __forceinline__ bool find_all(std::int64_t position, bool stores,
+                                                         const Rows& rows) const
+  {
+    const int has_null = p_.null_source ? 1 : 0;
+    const int spans = shared_.spans;
+    bool overflow = false;
+#pragma unroll 1
+    for (int first = 2 * warp_; first < shared_.sources; first += 2 * num_warps_) {
+      const int last = first + 1 < shared_.sources ? first + 1 : first;
+      const int source = half_ == 0 ? first : last;
+      const bool exists = first + half_ == source;
+      const accumulate* const sums = shared_.sums + 2 * source * spans;
+      // The 32 lanes that the tree deals spans to, two to a lane here.
+      thread::vector<accumulate, 2> of_row{};
+      thread::vector<accumulate, 2> others{};
+#pragma unroll 1
+      for (int span = lane_; span < spans; span += 32) {
+        const auto both = thread::load_vector<accumulate, 2>(sums + 2 * span);
+        of_row[0] += both[0];
+        of_row[1] += both[1];
+        if (span + 16 < spans) {
+          const auto far = thread::load_vector<accumulate, 2>(sums + 2 * (span + 16));
+          others[0] += far[0];
+          others[1] += far[1];
+        }
+      }
+      of_row[0] += others[0];
+      of_row[1] += others[1];
+      sum_half(of_row);
+      accumulate inverse = quick_inverse_rms(of_row[1], p_.tree.width, p_.eps);
+      const unsigned overflows = __ballot_sync(full_warp, thread::overflowed(of_row[1]));
+      overflow = overflow || overflows != 0;
+      if constexpr (Rescales) {
+        if (overflows != 0) {
+          const accumulate lower = rescaled_inverse_rms(p_, rows, first - has_null);
+          const accumulate upper = rescaled_inverse_rms(p_, rows, last - has_null);
+          if (thread::overflowed(of_row[1])) { inverse = half_ == 0 ? lower : upper; }
+        }
+      }
+      const accumulate bias = first == 2 * warp_ ? bias_ : bias_of(source);
+      // One head's sums are the row's.
+      if (p_.tree.num_heads == 1) {
+        if (lane_ == 0 && exists) {
+          shared_.logits[source] = thread::multiply_add(inverse, of_row[0], bias);
+        }
+      }
+      else {
+        find_heads(sums, source, exists, inverse, bias);
+      }
+      if (stores && p_.inverse_rms != nullptr && lane_ == 0 && exists && source >= has_null) {
+        p_.inverse_rms[(source - has_null) * p_.num_positions + position] = inverse;
+      }
+    }
+    return overflow;
+  }
+  //! A head's spans are dealt to lanes_per_head lanes, at most 16 where there are several heads.
+  __device__ __forceinline__ void find_heads(const accumulate* sums, int source, bool exists,
+                                             accumulate inverse, accumulate bias) const
+  {
+    const int lanes = p_.tree.lanes_per_head;
+    const int lane = lane_ & (lanes - 1);
+    const int count = p_.tree.spans_per_head;
+#pragma unroll 1
+    for (int head = first_head_ + (lane_ >> p_.tree.lanes_shift);
+         __any_sync(full_warp, head <= last_head_); head += 16 >> p_.tree.lanes_shift) {
+      accumulate product = 0;
+#pragma unroll 1
+      for (int span = lane; span < count && head <= last_head_; span += lanes) {
+        product += sums[2 * (head * count + span)];
+      }
+#pragma unroll 1
+      for (int offset = lanes >> 1; offset > 0; offset >>= 1) {
+        product += __shfl_xor_sync(full_warp, product, offset);
+      }
+      if (lane == 0 && exists && head <= last_head_) {
+        shared_.logits[(head - first_head_) * shared_.sources + source] =
+            thread::multiply_add(inverse, product, bias);
+      }
+    }
+  }
+
+  const route_parameters<T>& p_;
+  cluster_storage<T> shared_;
+  int warp_;
+  int num_warps_;
+  int first_head_;
+  int last_head_;
+  int lane_;
+  int half_;
+  accumulate bias_ = 0;
+};
+
+//! Steps of the heads of a warp's columns. Logits begin with head `first_of_block`, slots with head `first_of_warp` in slot
+//! `first_slot`.
 template <class T>
 class cluster_heads
 {
@@ -115,57 +196,40 @@ public:
   using step = thread::softmax_step<accumulate>;
 
   __device__ __forceinline__ cluster_heads(const route_parameters<T>& p,
-                                           const cluster_storage<T>& shared, int num_sources)
+                                           const cluster_storage<T>& shared, int first_of_block,
+                                           int first_of_warp, int first_slot)
       : p_{p},
         shared_{shared},
-        num_sources_{num_sources},
-        lane_{static_cast<int>(threadIdx.x) & 31},
-        source_{lane_ < num_sources ? lane_ : 0},
-        inverse_width_{__frcp_rn(static_cast<accumulate>(p.tree.width))}
+        first_of_block_{first_of_block},
+        first_of_warp_{first_of_warp},
+        first_slot_{first_slot},
+        lane_{static_cast<int>(threadIdx.x) & 31}
   {
   }
 
-  //! Before the sums are there.
-  __device__ __forceinline__ void load_bias()
+  [[nodiscard]] __device__ __forceinline__ const step* steps(int head) const
   {
-    bias_ = p_.bias ? load<accumulate>(p_.bias.data, p_.bias.type, source_) : accumulate{0};
+    return shared_.steps + (first_slot_ + head - first_of_warp_) * shared_.slot_size;
   }
-
-  //! Eq. 1. `rows` gives the rows to be read once more, for those whose squares overflow; whether there are such is the same for
-  //! every warp of the position, and the result.
-  template <class Rows>
-  [[nodiscard]] __device__ __forceinline__ bool find_inverse_rms(std::int64_t position, bool stores,
-                                                                 const Rows& rows)
+  [[nodiscard]] __device__ __forceinline__ const accumulate* logits(int head) const
   {
-    const int has_null = p_.null_source ? 1 : 0;
-    const accumulate square =
-        sum_row_alone(shared_.squares + source_ * shared_.stride, p_.tree.num_spans);
-    inverse_ = quick_inverse_rms(square, inverse_width_, p_.eps);
-    const unsigned overflow = __ballot_sync(full_warp, thread::overflowed(square));
-    if (overflow != 0) {
-      const unsigned existing = 0xffffffffu >> (32 - num_sources_);
-      inverse_ = rescaled_inverse_rms(p_, rows(), overflow & existing, inverse_);
-    }
-    if (stores && p_.inverse_rms != nullptr && lane_ >= has_null && lane_ < num_sources_) {
-      p_.inverse_rms[(lane_ - has_null) * p_.num_positions + position] = inverse_;
-    }
-    return overflow != 0;
+    return shared_.logits + (head - first_of_block_) * shared_.sources;
   }
 
   //! Eq. 2 to 4 of one head: the steps that softmax_state::advance takes one after the other, all at once. They lie in the warp's
-  //! slot then; the result is the largest logit.
-  [[nodiscard]] __device__ __forceinline__ accumulate find_steps(int head, int slot) const
+  //! slot then, as does the largest logit.
+  __device__ __forceinline__ void find_steps(int head) const
   {
     const accumulate nothing = -thread::infinity<accumulate>;
-    const accumulate logit = thread::multiply_add(inverse_, product(head), bias_);
-    const bool exists = lane_ < num_sources_;
-    accumulate maximum = nothing;
-    if (exists && logit > maximum) { maximum = logit; }
+    const bool exists = lane_ < shared_.sources;
+    const accumulate logit = exists ? logits(head)[lane_] : nothing;
+    // Never NaN: fmax gives the number then.
+    accumulate maximum = fmaxf(logit, nothing);
 #pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      if (distance >= num_sources_) { continue; }
-      const accumulate other = __shfl_up_sync(full_warp, maximum, static_cast<unsigned>(distance));
-      if (lane_ >= distance && other > maximum) { maximum = other; }
+    for (unsigned distance = 1; distance < 32; distance *= 2) {
+      // Lanes that have none so far below get their own.
+      if (distance == 16 && shared_.sources <= 16) { continue; }
+      maximum = fmaxf(maximum, __shfl_up_sync(full_warp, maximum, distance));
     }
     accumulate before = __shfl_up_sync(full_warp, maximum, 1u);
     if (lane_ == 0) { before = nothing; }
@@ -174,60 +238,51 @@ public:
     step next = state.advance(logit);
     // Times 1, plus -0 times a row of zeros: that changes no bit of any mix.
     if (!exists) { next = {accumulate{1}, -accumulate{0}}; }
-    if (lane_ < shared_.slot_size) {
-      shared_.steps[slot * shared_.slot_size + lane_] = next;
-      shared_.logits[slot * shared_.slot_size + lane_] = logit;
-    }
-    return __shfl_sync(full_warp, maximum, num_sources_ - 1);
+    const int slot = first_slot_ + head - first_of_warp_;
+    if (lane_ < shared_.slot_size) { shared_.steps[slot * shared_.slot_size + lane_] = next; }
+    if (lane_ == shared_.sources - 1) { shared_.maxima[slot] = maximum; }
   }
 
-  //! lse and weights of those of the heads first_head to last_head that begin in a thread which says so: `state` is that of its
-  //! own head. Slots count from first_slot.
-  __device__ __forceinline__ void store(const thread::softmax_state<accumulate>& state,
-                                        std::int64_t position, bool begins, int head,
-                                        int first_head, int last_head, int first_slot) const
+  //! lse and weights of those of the heads up to last_head that begin in a thread which says so: `sum` is that of its own head.
+  __device__ __forceinline__ void store(accumulate sum, std::int64_t position, bool begins,
+                                        int head, int last_head) const
   {
-    if (p_.lse == nullptr && p_.weights == nullptr) { return; }
+    accumulate lse = 0;
+    if (begins && (p_.lse != nullptr || p_.weights != nullptr)) {
+      thread::softmax_state<accumulate> state;
+      state.maximum = shared_.maxima[first_slot_ + head - first_of_warp_];
+      state.sum = sum;
+      lse = state.log_sum_exp();
+      if (p_.lse != nullptr) { p_.lse[position * p_.tree.num_heads + head] = lse; }
+    }
+    if (p_.weights != nullptr) { store_weights(lse, position, begins ? head : -1, last_head); }
+  }
+
+private:
+  __device__ __forceinline__ void store_weights(accumulate lse_of_thread, std::int64_t position,
+                                                int head, int last_head) const
+  {
     const accumulate nothing = -thread::infinity<accumulate>;
-    const accumulate lse_of_thread = state.log_sum_exp();
     const std::int64_t first_entry = position * p_.tree.num_heads;
-    if (begins && p_.lse != nullptr) { p_.lse[first_entry + head] = lse_of_thread; }
-    if (p_.weights == nullptr) { return; }
 #pragma unroll 1
-    for (int h = first_head; h <= last_head; ++h) {
-      const unsigned owner = __ballot_sync(full_warp, begins && head == h);
+    for (int h = first_of_warp_; h <= last_head; ++h) {
+      const unsigned owner = __ballot_sync(full_warp, head == h);
       if (owner == 0) { continue; }
       const accumulate lse =
           __shfl_sync(full_warp, lse_of_thread, __ffs(static_cast<int>(owner)) - 1);
-      if (lane_ < num_sources_) {
-        const int slot = first_slot + h - first_head;
-        const accumulate logit = shared_.logits[slot * shared_.slot_size + lane_];
-        p_.weights[(first_entry + h) * num_sources_ + lane_] =
-            lse == nothing ? accumulate{0} : thread::exp_of(logit - lse);
+      if (lane_ < shared_.sources) {
+        p_.weights[(first_entry + h) * shared_.sources + lane_] =
+            lse == nothing ? accumulate{0} : thread::exp_of(logits(h)[lane_] - lse);
       }
     }
   }
 
-private:
-  [[nodiscard]] __device__ __forceinline__ accumulate product(int head) const
-  {
-    const accumulate* const sums =
-        shared_.products + source_ * shared_.stride + head * p_.tree.spans_per_head;
-    const int count = p_.tree.spans_per_head;
-    if (count == 1) { return *sums; }
-    // One head's sums are the row's.
-    return p_.tree.num_heads == 1 ? sum_row_alone(sums, count)
-                                  : sum_spans_alone(sums, count, p_.tree.lanes_shift);
-  }
-
   const route_parameters<T>& p_;
   const cluster_storage<T>& shared_;
-  int num_sources_;
+  int first_of_block_;
+  int first_of_warp_;
+  int first_slot_;
   int lane_;
-  int source_;
-  accumulate inverse_width_;
-  accumulate bias_ = 0;
-  accumulate inverse_ = 0;
 };
 
 }  // namespace block::detail

@@ -27,7 +27,7 @@ __device__ __forceinline__ void halve_sums(thread::vector<Accumulate, Count>& va
 }
 
 //! Sums `Count` values, a power of two up to 8, over groups of `group` lanes, as butterfly_sums does. The lanes of a group share
-//! the sums: each ends with `left` of them, values first, first + 1, ..., as do `sharers` neighbours.
+//! the sums: each ends with `left` of them, at least two, values first, first + 1, ..., as do `sharers` neighbours.
 template <int Count, class Accumulate>
 struct shared_sums
 {
@@ -38,7 +38,7 @@ struct shared_sums
   template <int Half>
   __device__ __forceinline__ void halve(thread::vector<Accumulate, Count>& values, int& offset)
   {
-    if constexpr (Half > 0) {
+    if constexpr (Half > 1) {
       // The group is the same in all lanes.
       if (offset > 0) {
         halve_sums<Half>(values, first, offset);
@@ -55,9 +55,10 @@ struct shared_sums
     int offset = group >> 1;
     halve<Count / 2>(values, offset);
 #pragma unroll
-    for (int round = 0; round < 4; ++round) {
+    for (int round = 0; round < 5; ++round) {
       if (offset == 0) { continue; }
       values[0] += __shfl_xor_sync(full_warp, values[0], offset);
+      values[1] += __shfl_xor_sync(full_warp, values[1], offset);
       offset >>= 1;
     }
   }
@@ -74,14 +75,14 @@ __device__ __forceinline__ void send_sums(const cluster_storage<T>& shared,
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const int blocks = cluster::size();
 #pragma unroll
-  for (int i = 0; i < Count; ++i) {
-    const int value = share.first + i;
-    if (i >= share.left || value >= 2 * count) { continue; }
-    accumulate_t<T>* const place = ((value & 1) != 0 ? shared.squares : shared.products) +
-                                   (first_source + (value >> 1)) * shared.stride + span;
+  for (int i = 0; i < Count; i += 2) {
+    const int source = (share.first + i) / 2;
+    if (i >= share.left || source >= count) { continue; }
+    accumulate_t<T>* const place =
+        shared.sums + 2 * ((first_source + source) * shared.spans + span);
 #pragma unroll 1
     for (int block = lane & (share.sharers - 1); block < blocks; block += share.sharers) {
-      shared.mailboxes[0].send(place, block, sums[i]);
+      shared.mailboxes[0].send_pair(place, block, sums[i], sums[i + 1]);
     }
   }
 }
@@ -143,14 +144,26 @@ __device__ __noinline__ void sum_null(const route_parameters<T>& p, const cluste
   if (valid) { send_sums<T>(shared, share, sums, 0, 1, span); }
 }
 
-//! round(row + delta) of a chunk.
-template <class T>
-[[nodiscard]] __device__ __noinline__ thread::vector<T> updated_chunk(const route_parameters<T>& p,
-                                                                      const thread::vector<T> row,
-                                                                      std::int64_t position,
-                                                                      int chunk)
+//! The lane's chunks of a row in shared memory become round(row + delta). `chunk` is the first of them.
+template <class T, int Depth>
+__device__ __noinline__ void update_chunks(const route_parameters<T>& p, char* row,
+                                           std::int64_t position, int chunk)
 {
-  return add_delta(p, register_columns<T, 1>{p, chunk, true}, position, 0, row);
+#pragma unroll 1
+  for (int place = 0; place < Depth; ++place) {
+    T* const elements = reinterpret_cast<T*>(row + place * 512);
+    const register_columns<T, 1> column{p, chunk + place * 32, true};
+    thread::store_vector(elements,
+                         add_delta(p, column, position, 0, thread::load_vector(elements)));
+  }
+}
+
+//! fold_chunk, out of line: parameters of other types than float, and unaligned ones.
+template <class T>
+[[nodiscard]] __device__ __noinline__ thread::vector<accumulate_t<T>, thread::chunk_width<T>>
+folded_chunk(const route_parameters<T>& p, int column)
+{
+  return fold_chunk(p, column, thread::chunk_width<T>);
 }
 
 //! A unit's folded query and `Rows` of its rows, in the registers of a warp.
@@ -181,14 +194,21 @@ public:
     count_ = left < Rows ? left : Rows;
 #pragma unroll
     for (int k = 0; k < Rows; ++k) {
-      if (k < count_) { from_[k] = rows.at(first_row + k, position) + chunk * chunk_width; }
+      const T* const row = rows.at(k < count_ ? first_row + k : first_row, position);
+      from_[k] = row + (valid_ ? chunk : 0) * chunk_width;
+      // More of them would leave too few registers.
+      if constexpr (Rows <= 4) { from_[k] = kept_pointer(from_[k]); }
     }
+    const int column = (valid_ ? chunk : 0) * chunk_width;
+    query_ = kept_pointer(static_cast<const float*>(p_.query.data) + column);
+    norm_weight_ = kept_pointer(static_cast<const float*>(p_.norm_weight.data) + column);
   }
-  //! Starts all loads.
-  __device__ __forceinline__ void load()
+  //! Starts the loads of rows first_row + `First` on.
+  template <int First, int Count>
+  __device__ __forceinline__ void load_rows()
   {
 #pragma unroll
-    for (int k = 0; k < Rows; ++k) {
+    for (int k = First; k < First + Count; ++k) {
 #pragma unroll
       for (int place = 0; place < Depth; ++place) {
         raw_[k][place] = {};
@@ -198,21 +218,23 @@ public:
         }
       }
     }
-    const int column = (valid_ ? chunk_ : 0) * chunk_width;
+  }
+  __device__ __forceinline__ void load_parameters()
+  {
     if (!plain_) {
+      const int column = (valid_ ? chunk_ : 0) * chunk_width;
 #pragma unroll
       for (int place = 0; place < Depth; ++place) {
-        weights_[place] = fold_chunk(p_, column + place * 32 * chunk_width, chunk_width);
+        weights_[place] = folded_chunk(p_, column + place * 32 * chunk_width);
       }
       return;
     }
-    const float* const q = static_cast<const float*>(p_.query.data) + column;
-    const float* const g = static_cast<const float*>(p_.norm_weight.data) + column;
 #pragma unroll
     for (int place = 0; place < Depth; ++place) {
-      weights_[place] = load_accesses<accumulate, chunk_width>(q + place * 32 * chunk_width);
+      weights_[place] = load_accesses<accumulate, chunk_width>(query_ + place * 32 * chunk_width);
       if (folds_) {
-        factors_[place] = load_accesses<accumulate, chunk_width>(g + place * 32 * chunk_width);
+        factors_[place] =
+            load_accesses<accumulate, chunk_width>(norm_weight_ + place * 32 * chunk_width);
       }
     }
   }
@@ -222,24 +244,25 @@ public:
 #pragma unroll
     for (int place = 0; place < Depth; ++place) {
 #pragma unroll
-      for (int c = 0; c < chunk_width; ++c) {
-        weights_[place][c] =
-            weights_[place][c] * p_.scale * (folds_ ? factors_[place][c] : accumulate{1});
-      }
+      for (int c = 0; c < chunk_width; ++c) { weights_[place][c] *= p_.scale; }
+    }
+    if (!folds_) { return; }
+#pragma unroll
+    for (int place = 0; place < Depth; ++place) {
+#pragma unroll
+      for (int c = 0; c < chunk_width; ++c) { weights_[place][c] *= factors_[place][c]; }
     }
   }
-  __device__ __forceinline__ void update(std::int64_t position)
+  //! Reads the rows again from where they lie `row_bytes` apart.
+  __device__ __forceinline__ void reload(const char* from, int row_bytes)
   {
-    const int updated = p_.updated_row - first_row_;
-    if (updated < 0 || updated >= count_ || !valid_) { return; }
 #pragma unroll
     for (int k = 0; k < Rows; ++k) {
 #pragma unroll
       for (int place = 0; place < Depth; ++place) {
-        if (k == updated) {
-          raw_[k][place] = mhar::detail::bit_cast<words>(
-              updated_chunk(p_, mhar::detail::bit_cast<thread::vector<T>>(raw_[k][place]), position,
-                            chunk_ + place * 32));
+        if (k < count_ && valid_) {
+          raw_[k][place] = thread::load_vector(
+              reinterpret_cast<const std::uint32_t*>(from + k * row_bytes + place * 512));
         }
       }
     }
@@ -257,23 +280,38 @@ public:
     }
     return of_lane;
   }
+  //! Sums of `Count` rows, as sum_and_send collects them.
+  template <int Count>
+  using sums_of = thread::vector<accumulate, Count == 1   ? 2
+                                             : Count == 2 ? 4
+                                                          : 8>;
+
   //! Sums `Count` rows from row first_row + `First` on and sends what exists of them.
   template <int First, int Count>
   __device__ __forceinline__ void sum_and_send(const cluster_storage<T>& shared) const
   {
-    constexpr int num_values = Count == 1 ? 2 : Count == 2 ? 4 : 8;
-    thread::vector<accumulate, num_values> sums{};
+    sums_of<Count> sums{};
 #pragma unroll
     for (int k = 0; k < Count; ++k) {
       const key_sums<accumulate> of_row = sum(First + k);
       sums[2 * k] = of_row.product;
       sums[2 * k + 1] = of_row.square;
     }
-    // Deep units have whole warps for groups.
-    const shared_sums<num_values, accumulate> share{sums, Depth > 1 ? 32 : p_.tree.group};
-    if (!valid_) { return; }
-    send_sums<T>(shared, share, sums, first_row_ + First + (p_.null_source ? 1 : 0),
-                 count_ - First < Count ? count_ - First : Count, chunk_ >> p_.tree.span_shift);
+    send<Count>(shared, sums, First);
+  }
+  //! Adds up what lanes have of the sums of rows first_row + `first` on and sends what exists of them.
+  template <int Count>
+  __device__ __forceinline__ void send(const cluster_storage<T>& shared, sums_of<Count>& sums,
+                                       int first) const
+  {
+    // Deep units have whole warps for groups. A group that the compiler knows spares the branches.
+    if (Depth > 1 || p_.tree.group == 32) { send_groups<Count>(shared, sums, first, 32); }
+    else if (p_.tree.group == 16) {
+      send_groups<Count>(shared, sums, first, 16);
+    }
+    else {
+      send_groups<Count>(shared, sums, first, p_.tree.group);
+    }
   }
 
   [[nodiscard]] __device__ __forceinline__ bool valid() const { return valid_; }
@@ -289,6 +327,23 @@ public:
   }
 
 private:
+  template <int Count>
+  __device__ __forceinline__ void send_groups(const cluster_storage<T>& shared,
+                                              sums_of<Count>& sums, int first, int group) const
+  {
+    constexpr int num_values = sizeof(sums) / sizeof(accumulate);
+    const shared_sums<num_values, accumulate> share{sums, group};
+    if (!valid_) { return; }
+    send_sums<T>(shared, share, sums, first_row_ + first + (p_.null_source ? 1 : 0),
+                 count_ - first < Count ? count_ - first : Count, chunk_ >> p_.tree.span_shift);
+  }
+  //! An address that is made here, not where it is used.
+  template <class Element>
+  [[nodiscard]] static __device__ __forceinline__ const Element* kept_pointer(const Element* from)
+  {
+    asm volatile("" : "+l"(from));
+    return from;
+  }
   [[nodiscard]] static __device__ __forceinline__ bool is_plain(const const_array& from)
   {
     return from.type == element::float32 && thread::is_aligned(from.data, 16);
@@ -302,6 +357,8 @@ private:
   int count_ = 0;
   bool valid_ = false;
   const T* from_[static_cast<std::size_t>(Rows)];
+  const float* query_ = nullptr;
+  const float* norm_weight_ = nullptr;
   words raw_[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(Depth)];
   values weights_[static_cast<std::size_t>(Depth)];
   values factors_[static_cast<std::size_t>(Depth)];

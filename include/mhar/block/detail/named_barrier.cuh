@@ -29,6 +29,19 @@ struct named_barrier
   }
 };
 
+//! The same with a number known at run time.
+struct numbered_barrier
+{
+  int id;
+  int threads;
+
+  __device__ __forceinline__ void sync() const
+  {
+    __syncwarp();
+    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
+  }
+};
+
 //! Two of them, for even and odd batches.
 template <int Even, int Odd>
 struct named_barriers

@@ -29,12 +29,6 @@ template <class Accumulate>
 {
   return quick_inverse_rms(sum_of_squares, reciprocal_width<float>(width), width, eps);
 }
-//! The same where the reciprocal of the width is known, rounded to nearest.
-[[nodiscard]] __device__ __forceinline__ float quick_inverse_rms(float sum_of_squares,
-                                                                 float inverse_width, float eps)
-{
-  return rsqrtf(thread::multiply_add(sum_of_squares, inverse_width, eps));
-}
 [[nodiscard]] __device__ __forceinline__ double quick_inverse_rms(double sum_of_squares, int width,
                                                                   double eps)
 {

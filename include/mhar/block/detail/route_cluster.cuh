@@ -75,7 +75,7 @@ public:
   {
     const int lane = static_cast<int>(threadIdx.x) & 31;
     const cluster_storage<T>& shared = block_.shared;
-    accumulate* const sums = shared.output_squares + (again ? shared.stride : 0);
+    accumulate* const sums = shared.output_squares + (again ? shared.spans : 0);
     cluster_mailbox& mailbox = shared.mailboxes[again ? 2 : 1];
     if (owns_) {
       block_.chunk_squares[local_] =
@@ -148,24 +148,39 @@ public:
   __device__ __forceinline__ void operator()()
   {
     const int thread = static_cast<int>(threadIdx.x);
-    if (thread == 0) { block_.shared.open(p_.tree, num_sources_); }
+    if (thread == 0) { block_.shared.open(); }
     // The other blocks have to run before anything is sent to them.
     cluster::arrive_without_order();
-    block_.shared.clear_padding(p_.tree, num_sources_, thread, static_cast<int>(blockDim.x));
     const bool owns = thread % threads_per_chunk == 0;
     register_columns<T, 1> columns{p_, first_chunk_ + local_, owns && mixes_};
-    cluster_heads<T> heads{p_, block_.shared, num_sources_};
     // Of the warp: heads of its first and last column.
     const int warp_chunk = first_chunk_ + warp_ * (32 / threads_per_chunk);
     const int head = p_.tree.head_of(mixes_ ? first_chunk_ + local_ : warp_chunk);
     const int first_head = __shfl_sync(full_warp, head, 0);
     const int last_head = __reduce_max_sync(full_warp, head);
     const bool warp_mixes = __any_sync(full_warp, mixes_);
+    const int end_chunk = first_chunk_ + chunks_;
+    const int last_chunk = (end_chunk < p_.tree.num_chunks ? end_chunk : p_.tree.num_chunks) - 1;
+    const int first_of_block = p_.tree.head_of(first_chunk_);
+    cluster_logits<T> logits{p_,
+                             block_.shared,
+                             warp_,
+                             static_cast<int>(blockDim.x) / 32,
+                             first_of_block,
+                             p_.tree.head_of(last_chunk)};
+    const cluster_heads<T> heads{p_, block_.shared, first_of_block, first_head,
+                                 warp_ * block_.shared.slots};
+    const bool begins = mixes_ && column() == head * p_.tree.head_width;
+    // The usual case is short: what route_finish does for nothing but y, by all threads.
+    const bool only_y =
+        p_.y && p_.norm != output_norm::rms && !p_.mix && !p_.combined && !p_.partial && !p_.gate;
+    char* const y = static_cast<char*>(p_.y.data) +
+                    (position_ * p_.y.position_stride + column()) * size_of(p_.y.type);
     sum_sources();
-    heads.load_bias();
+    logits.load_bias();
     part mix{};
     if (has_null_ != 0 && mixes_) {
-      mix = load_hot_parameter<accumulate, part_width>(p_.null_source, column(), part_width, 0);
+      mix = load_parameter<accumulate, part_width>(p_.null_source, column(), part_width, 0);
     }
     using squares_type = cluster_squares<T>;
     route_finish<T, register_columns<T, 1>, squares_type> finish{
@@ -179,31 +194,28 @@ public:
       if (mixes_ && k < p_.num_rows) { held[k] = raw(k); }
     }
     block_.shared.mailboxes[0].wait();
-    const bool read_others =
-        heads.find_inverse_rms(position_, cluster::rank() == 0 && warp_ == 0, [&] {
-          // The sums came without what else their senders had written.
-          cluster::sync();
-          return cluster_rows<T>{block_.rows, chunks_};
-        });
-    accumulate maximum = 0;
+    const bool stores = cluster::rank() == 0;
+    // The same in all blocks.
+    const bool read_others = __syncthreads_or(logits.find(position_, stores) ? 1 : 0) != 0;
+    if (read_others) {
+      // The sums came without what else their senders had written.
+      cluster::sync();
+      logits.find(position_, stores, cluster_rows<T>{block_.rows, chunks_});
+      __syncthreads();
+    }
     if (warp_mixes) {
-      for (int h = first_head; h <= last_head; ++h) {
-        const accumulate of_head =
-            heads.find_steps(h, warp_ * block_.shared.slots + h - first_head);
-        maximum = h == head ? of_head : maximum;
-      }
+#pragma unroll 1
+      for (int h = first_head; h <= last_head; ++h) { heads.find_steps(h); }
     }
     __syncwarp();
 
     thread::softmax_state<accumulate> state;
-    state.maximum = maximum;
     if (mixes_) {
-      const int slot = (warp_ * block_.shared.slots + head - first_head) * block_.shared.slot_size;
-      const step* const steps = block_.shared.steps + slot;
+      const step* const steps = heads.steps(head);
       if (has_null_ != 0) {
         const step first = steps[0];
         state.sum = thread::multiply_add(accumulate{0}, first.rescale, first.weight);
-        if (block_.shared.logits[slot] == -thread::infinity<accumulate>) { mix = {}; }
+        if (*heads.logits(head) == -thread::infinity<accumulate>) { mix = {}; }
       }
       const step* const of_rows = steps + has_null_;
 #pragma unroll
@@ -211,12 +223,12 @@ public:
 #pragma unroll 4
       for (int k = held_rows; k < p_.num_rows; ++k) { take(mix, state.sum, of_rows[k], raw(k)); }
     }
-    join(columns, mix);
-    finish(position_, own_normalizer<accumulate>{state.normalizer()});
-    if (warp_mixes) {
-      heads.store(state, position_, mixes_ && column() == head * p_.tree.head_width, head,
-                  first_head, last_head, warp_ * block_.shared.slots);
+    if (only_y) { store_y(y, mix, state.normalizer()); }
+    else {
+      join(columns, mix);
+      finish(position_, own_normalizer<accumulate>{state.normalizer()});
     }
+    if (warp_mixes) { heads.store(state.sum, position_, begins, head, last_head); }
     if (read_others) { cluster::sync(); }
   }
 
@@ -244,9 +256,9 @@ private:
         if (task < num_tasks) { sum_null(p_, block_.shared, first_chunk_ + local); }
         continue;
       }
-      held.load();
+      held.template load_rows<0, at_once>();
+      held.load_parameters();
       held.fold();
-      held.update(position_);
       char* const to = block_.rows + (batch * at_once * chunks_ + local) * 16;
 #pragma unroll
       for (int k = 0; k < at_once; ++k) {
@@ -258,6 +270,13 @@ private:
                 held.raw(k, place));
           }
         }
+      }
+      const int updated = p_.updated_row - batch * at_once;
+      if (updated >= 0 && updated < held.count()) {
+        if (held.valid()) {
+          update_chunks<T, Depth>(p_, to + updated * chunks_ * 16, position_, first_chunk_ + local);
+        }
+        held.reload(to, chunks_ * 16);
       }
       held.template sum_and_send<0, at_once>(block_.shared);
     }
@@ -283,6 +302,16 @@ private:
     for (int c = 0; c < part_width; ++c) {
       // A factor of 1 changes no bit.
       mix[c] = thread::multiply_add(next.weight, s[c], mix[c] * next.rescale);
+    }
+  }
+  __device__ __forceinline__ void store_y(char* y, part mix, accumulate normalizer) const
+  {
+    if (!mixes_) { return; }
+#pragma unroll
+    for (int c = 0; c < part_width; ++c) { mix[c] *= normalizer; }
+    if (p_.y.type == element_of<T>::value) { store_accesses(reinterpret_cast<T*>(y), mix); }
+    else {
+      store_accesses(reinterpret_cast<float*>(y), mix);
     }
   }
   //! Gives the owner of a chunk the other thread's half.

@@ -27,7 +27,7 @@ public:
   operator()(const register_columns<T, Depth>& columns, accumulate scale, bool again) const
   {
     const int lane = static_cast<int>(threadIdx.x) & 31;
-    accumulate* const sums = shared_.output_squares + (again ? shared_.stride : 0);
+    accumulate* const sums = shared_.output_squares + (again ? shared_.spans : 0);
     cluster_mailbox& mailbox = shared_.mailboxes[again ? 2 : 1];
     accumulate of_lane = 0;
 #pragma unroll
@@ -66,7 +66,8 @@ public:
   using values = thread::vector<accumulate, chunk_width>;
   //! A warp's registers.
   static constexpr int max_rows = Depth == 2 ? 9 : 16;
-  static constexpr int max_warps = 12;
+  static constexpr int max_warps = 14;
+  static constexpr int rows_ahead = 4;
 
   //! Of a block that serves `positions` positions with `units` of 32*Depth chunks each.
   [[nodiscard]] static constexpr std::size_t bytes(const thread::width_tree& tree, int sources,
@@ -86,21 +87,23 @@ public:
         lane_{static_cast<int>(threadIdx.x) & 31}
   {
     const int warp = warp_of_thread();
-    const int which = warp / units;
-    unit_ = warp - which * units;
+    which_ = warp / units;
+    unit_ = warp - which_ * units;
+    const int first_unit = cluster::rank() * units;
+    const int left = (p.tree.num_chunks + 32 * Depth - 1) / (32 * Depth) - first_unit;
+    warps_ = left < units ? left : units;
     chunk_ = (cluster::rank() * units + unit_) * Depth * 32 + lane_;
     position_ =
         static_cast<std::int64_t>(blockIdx.x / static_cast<unsigned>(cluster::size())) * positions +
-        which;
+        which_;
     const int size = storage::bytes(p.tree, num_sources_, units, 32 * Depth, 0);
-    shared_ = storage::carve(memory + which * size, p.tree, num_sources_, units, 32 * Depth, 0);
+    shared_ = storage::carve(memory + which_ * size, p.tree, num_sources_, units, 32 * Depth, 0);
   }
 
   __device__ __forceinline__ void operator()()
   {
     if (unit_ == 0) {
-      if (lane_ == 0) { shared_.open(p_.tree, num_sources_); }
-      shared_.clear_padding(p_.tree, num_sources_, lane_, 32);
+      if (lane_ == 0) { shared_.open(); }
     }
     cluster::arrive_without_order();
     __syncthreads();
@@ -111,68 +114,93 @@ public:
     const int first_head = __shfl_sync(full_warp, columns.head(0), 0);
     const int last_head = __reduce_max_sync(full_warp, columns.head(0));
 
+    // Of the block's columns.
+    const int first_chunk = chunk_ - lane_ - unit_ * Depth * 32;
+    const int end_chunk = first_chunk + warps_ * Depth * 32;
+    const int last_chunk = (end_chunk < p_.tree.num_chunks ? end_chunk : p_.tree.num_chunks) - 1;
+    const int first_of_block = p_.tree.head_of(first_chunk);
+    cluster_logits<T> logits{p_,     shared_,        unit_,
+                             warps_, first_of_block, p_.tree.head_of(last_chunk)};
+    const cluster_heads<T> heads{p_, shared_, first_of_block, first_head, unit_ * shared_.slots};
+    // The usual case is short: what route_finish does for nothing but y.
+    const bool only_y =
+        p_.y && p_.norm != output_norm::rms && !p_.mix && !p_.combined && !p_.partial && !p_.gate;
     cluster::wait();
     wait_for_dependencies();
     // No barrier follows.
     if (!exists) { return; }
-    held.load();
+    held.template load_rows<0, rows_ahead>();
+    held.load_parameters();
     held.fold();
     if (has_null_ != 0) { sum_null(p_, shared_, chunk_); }
-    sum_batches<0>(held);
-    cluster_heads<T> heads{p_, shared_, num_sources_};
-    heads.load_bias();
-    using squares_type = position_squares<T, Depth>;
-    route_finish<T, columns_type, squares_type> finish{p_, columns, squares_type{p_, shared_}};
+    typename held_type::template sums_of<4> sums{};
+    sum_from<0>(held, sums);
+    const int rest = held.count() & 3;
+    if (rest != 0) { held.template send<4>(shared_, sums, held.count() - rest); }
+    logits.load_bias();
     shared_.mailboxes[0].wait();
-
-    const int first_slot = unit_ * shared_.slots;
-    static_cast<void>(heads.find_inverse_rms(position_, chunk_ == lane_, [&] {
-      return rows_in_memory<T, row_pointers<T, Capacity>>{p_, rows_, position_, 0};
-    }));
-    thread::softmax_state<accumulate> state;
+    const bool stores = cluster::rank() == 0;
+    logits.find(position_, stores,
+                rows_in_memory<T, row_pointers<T, Capacity>>{p_, rows_, position_, 0});
+    numbered_barrier{which_ + 1, 32 * warps_}.sync();
 #pragma unroll 1
-    for (int h = first_head; h <= last_head; ++h) {
-      const accumulate maximum = heads.find_steps(h, first_slot + h - first_head);
-      state.maximum = h == columns.head(0) ? maximum : state.maximum;
-    }
+    for (int h = first_head; h <= last_head; ++h) { heads.find_steps(h); }
     __syncwarp();
-    mix(columns, held, state.sum, (first_slot + columns.head(0) - first_head) * shared_.slot_size);
-    finish(position_, own_normalizer<accumulate>{state.normalizer()});
+    thread::softmax_state<accumulate> state;
+    mix(columns, held, state.sum, heads.steps(columns.head(0)), *heads.logits(columns.head(0)));
+    if (only_y) { store_y(columns, state.normalizer()); }
+    else {
+      using squares_type = position_squares<T, Depth>;
+      route_finish<T, columns_type, squares_type> finish{p_, columns, squares_type{p_, shared_}};
+      finish(position_, own_normalizer<accumulate>{state.normalizer()});
+    }
     const bool begins =
         columns.valid(0) && columns.column(0) == columns.head(0) * p_.tree.head_width;
-    heads.store(state, position_, begins, columns.head(0), first_head, last_head, first_slot);
+    heads.store(state.sum, position_, begins, columns.head(0), last_head);
   }
 
 private:
   using held_type = cluster_rows_held<T, Depth, max_rows>;
 
-  //! Four rows at a time.
-  template <int First>
-  __device__ __forceinline__ void sum_batches(const held_type& held) const
+  //! Sums row k while later rows are on their way; four rows' sums are sent together. All loads at once would leave no time to
+  //! sum: memory takes them as slowly as it serves them.
+  template <int K>
+  __device__ __forceinline__ void sum_from(held_type& held,
+                                           typename held_type::template sums_of<4>& sums) const
   {
-    if constexpr (First < max_rows) {
-      constexpr int size = max_rows - First < 4 ? max_rows - First : 4;
-      if (held.count() > First) {
-        if (held.count() == First + 1) { held.template sum_and_send<First, 1>(shared_); }
-        else {
-          held.template sum_and_send<First, size>(shared_);
-        }
-        sum_batches<First + size>(held);
-      }
+    if constexpr (K < max_rows) {
+      if constexpr (K + rows_ahead < max_rows) { held.template load_rows<K + rows_ahead, 1>(); }
+      if (K >= held.count()) { return; }
+      constexpr int place = K % 4;
+      const key_sums<accumulate> of_row = held.sum(K);
+      sums[2 * place] = of_row.product;
+      sums[2 * place + 1] = of_row.square;
+      if constexpr (place == 3) { held.template send<4>(shared_, sums, K - 3); }
+      sum_from<K + 1>(held, sums);
+    }
+  }
+  __device__ __forceinline__ void store_y(columns_type& columns, accumulate normalizer) const
+  {
+#pragma unroll
+    for (int place = 0; place < Depth; ++place) {
+      if (!columns.valid(place)) { continue; }
+      values y = columns.mix(place);
+#pragma unroll
+      for (int c = 0; c < chunk_width; ++c) { y[c] *= normalizer; }
+      columns.store(p_.y, position_, place, y);
     }
   }
   //! Eq. 5.
   __device__ __forceinline__ void mix(columns_type& columns, const held_type& held, accumulate& sum,
-                                      int slot) const
+                                      const step* steps, accumulate null_logit) const
   {
-    const step* const steps = shared_.steps + slot;
     values mixes[static_cast<std::size_t>(Depth)] = {};
     if (has_null_ != 0) {
       const step first = steps[0];
       sum = thread::multiply_add(accumulate{0}, first.rescale, first.weight);
 #pragma unroll
       for (int place = 0; place < Depth; ++place) {
-        if (columns.valid(place) && shared_.logits[slot] != -thread::infinity<accumulate>) {
+        if (columns.valid(place) && null_logit != -thread::infinity<accumulate>) {
           mixes[place] = null_row<T>{p_}.load(0, 0, columns.column(place), chunk_width);
         }
       }
@@ -211,7 +239,9 @@ private:
   int has_null_;
   int num_sources_;
   int lane_;
+  int which_;  //!< of the cluster's positions
   int unit_;
+  int warps_;  //!< of the position in this block
   int chunk_;
   std::int64_t position_;
   storage shared_;
