@@ -29,11 +29,14 @@ template <class T>
 //!
 //! Tensors     see advance_problem; all in device memory but rows.list
 //! Numerics    accumulate_t<T>; kept states are normalised. A position's bits depend on its rows,
-//!             the parameters and the segments of
-//!             rows that its calls have met: not on P, its place, the number of calls in the pass,
-//!             layout or alignment.
+//!             the parameters and the segments of rows that its calls have met: not on P, its
+//!             place, the number of calls in the pass, layout or alignment. With one exception:
+//!             bfloat16 rows of head widths that have kernels of their own take them where arrays
+//!             start at multiples of 16 bytes and rows lie at equal distances, and are summed in
+//!             another order elsewhere.
 //! Cost        reads each row once
-//! Execution   one kernel or a few, asynchronous on the context's stream; never allocates; may be captured
+//! Execution   one kernel or a few, asynchronous on the context's stream; never allocates; may be
+//!             captured
 //! Workspace   workspace_bytes<T>(limits)
 //! Errors      those of validate(problem); unsupported for more than 1000 listed rows;
 //!             small_workspace; cuda

@@ -145,7 +145,9 @@ template <class T>
                          are_tensor_states(problem.states.mix, problem.states.slot_stride);
   if (!is_served) { return not_served(); }
   if (problem.end != pass_end::finish_first) { return {}; }
-  if (ends_in_registers(problem)) { return end_call(problem, properties, where); }
+  if (has_fast_heads(extent) && ends_in_registers(problem)) {
+    return end_call(problem, properties, where);
+  }
   if (has_own_pass(problem)) {
     advance_problem<T> first = problem;
     first.num_calls = 1;

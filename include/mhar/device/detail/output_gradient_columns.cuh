@@ -14,7 +14,7 @@ namespace detail {
 {
   const shape& extent = problem.extent;
   const const_array& weight = problem.stage.norm_weight;
-  return extent.width <= 4096 && extent.head_width() % 8 == 0 && extent.num_heads <= 32 &&
+  return extent.width <= 4096 && has_fast_heads(extent) &&
          is_vector_matrix(problem.output_gradient) && is_vector_matrix(problem.combined_gradient) &&
          is_vector_matrix(problem.combined) && is_vector_matrix(problem.mix) &&
          is_tensor_matrix(problem.call_gradient) && is_vector_matrix(problem.partial_gradient) &&

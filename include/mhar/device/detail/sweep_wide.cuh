@@ -39,6 +39,12 @@ struct head_split
 {
   return split_of(extent).pieces > 0;
 }
+//! Head widths that have kernels of either kind. Others take the plain kernels throughout, so that
+//! their bits do not depend on alignment.
+[[nodiscard]] inline bool has_fast_heads(const shape& extent) noexcept
+{
+  return has_tensor_kernel(extent) || has_wide_heads(extent);
+}
 [[nodiscard]] inline bool has_wide_kernel(const shape& extent,
                                           const device_properties& properties) noexcept
 {
