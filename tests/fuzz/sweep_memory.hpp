@@ -30,7 +30,10 @@ void add_partials(problem_memory& memory, mhar::gradient_partials<Accumulate>& p
 {
   const std::int64_t sets = std::int64_t{partials.num_chunks} * partials.num_calls;
   memory.write_values(partials.query, sets * extent.width);
-  memory.write_values(partials.bias, sets * (partials.bias_stride + 1));
+  // The stride of what is absent may be anything.
+  if (partials.bias != nullptr) {
+    memory.write_values(partials.bias, sets * (partials.bias_stride + 1));
+  }
   memory.write_values(partials.null_source, sets * extent.width);
   memory.write_values(partials.gate, sets);
   memory.write_values(partials.output_norm, sets * extent.width);
@@ -133,7 +136,7 @@ void add_problem(problem_memory& memory, mhar::fold_problem<T>& problem)
   auto& folded = problem.folded;
   const std::int64_t calls = problem.num_calls;
   memory.write_values(folded.query, calls * extent.width);
-  memory.write_values(folded.bias, calls * folded.bias_stride);
+  if (folded.bias != nullptr) { memory.write_values(folded.bias, calls * folded.bias_stride); }
   memory.write_values(folded.null_source, calls * extent.width);
   memory.write_values(folded.null_logit, calls * extent.num_heads);
   memory.write_values(folded.gate, calls);
@@ -159,7 +162,9 @@ void add_problem(problem_memory& memory, mhar::reduce_problem<T>& problem)
   const auto& partials = problem.partials;
   const std::int64_t sets = std::int64_t{partials.num_chunks} * partials.num_calls;
   memory.read_values(partials.query, sets, extent.width);
-  memory.read_values(partials.bias, sets, partials.bias_stride + 1);
+  if (partials.bias != nullptr) {
+    memory.read_values(partials.bias, sets, partials.bias_stride + 1);
+  }
   memory.read_values(partials.null_source, sets, extent.width);
   memory.read_values(partials.gate, sets, 1);
   memory.read_values(partials.output_norm, sets, extent.width);
