@@ -21,7 +21,7 @@ public:
   static constexpr std::array<int, 5> fast_head_widths{64, 128, 160, 256, 512};
   static constexpr std::int64_t workspace_alignment = 256;
   //! Whether what is not finite stays with the pairs that have weight.
-  static constexpr bool keeps_non_finite = false;
+  static constexpr bool keeps_non_finite = true;
 
   static bool may_refuse(const mhar::status& outcome) { return refuses_chunks(outcome); }
   void wait() const { stream_.wait(); }

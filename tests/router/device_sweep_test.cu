@@ -59,4 +59,11 @@ TEST_CASE_TEMPLATE("device sweeps: frozen parameters", T, double, float, bfloat1
   mhar_test::frozen_parameters_change_no_other_gradient<device, T>();
 }
 
+TEST_CASE_TEMPLATE("device sweeps: what is not a number stays in its place", T, double, float,
+                   bfloat16, float16)
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::what_is_not_a_number_stays_in_its_place<device, T>();
+}
+
 }  // namespace

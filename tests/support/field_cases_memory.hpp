@@ -22,6 +22,7 @@ void zero_factors_meet_infinities(On on, std::int64_t width)
       options.gate = gate;
       options.partial = true;
       options.bias = num_rows > 1;
+      options.null_source = num_rows == 0;
       call_case<T> data{options, random};
       if (gate) { set_each(data.inputs().gate, 0.0); }
       change(data.inputs());
@@ -55,6 +56,8 @@ void zero_factors_meet_infinities(On on, std::int64_t width)
     CHECK(run([](call_inputs<T>& in) { in.query.set(0, 0, 3, infinite); }, false, 1));
     CHECK(run([](call_inputs<T>& in) { in.rows.set(0, 1, 3, infinite); }, false, 1));
     CHECK(run([](call_inputs<T>& in) { in.rows.set(0, 1, 3, not_a_number); }, false, 1));
+    CHECK(run([](call_inputs<T>& in) { in.null_source.set(0, 0, 3, infinite); }, false, 0));
+    CHECK(run([](call_inputs<T>& in) { in.null_source.set(0, 0, 3, not_a_number); }, false, 0));
   }
 }
 

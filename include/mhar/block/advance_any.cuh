@@ -170,15 +170,19 @@ private:
         largest = weights[n] > largest ? weights[n] : largest;
       }
       largest = detail::warp_max(largest);
-      const bool none = largest == detail::minus_infinity<accumulate>();
+      // Without a logit above -inf, exp(-inf - -inf) would be NaN; a NaN, which compares with
+      // nothing, must stay one.
+      const accumulate shift =
+          largest == detail::minus_infinity<accumulate>() ? accumulate{0} : largest;
       accumulate sum = 0;
       for (int n = lane; n < count; n += 32) {
-        const accumulate weight = none ? accumulate{0} : cuda::std::exp(weights[n] - largest);
+        const accumulate weight = cuda::std::exp(weights[n] - shift);
         weights[n] = weight;
         sum += weight;
       }
-      const accumulate first = none ? accumulate{0} : cuda::std::exp(carried - largest);
+      const accumulate first = cuda::std::exp(carried - shift);
       sum = detail::warp_sum(sum) + first;
+      const bool none = sum == 0;
       const accumulate factor = none ? accumulate{0} : accumulate{1} / sum;
       for (int n = lane; n < count; n += 32) { weights[n] *= factor; }
       if (lane != 0) { continue; }

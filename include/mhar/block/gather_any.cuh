@@ -192,8 +192,9 @@ private:
                   : sites.logit_gate[call] * weight * (products_[pair] - problem_.dot[at]);
         if (gradient != 0) { head_sum += gradient * score; }
         if (problem_.partials.bias != nullptr) { *bias_sum(call, entry) += gradient; }
-        products_[pair] = sites.gate[call] * weight;
-        scores_[pair] = inverse * gradient;
+        products_[pair] = weight == 0 ? accumulate{0} : sites.gate[call] * weight;
+        // The inverse rms of a row that is not finite is 0 or not a number.
+        scores_[pair] = gradient == 0 ? accumulate{0} : inverse * gradient;
         logits_[pair] = gradient;
       }
       head_sums_[m] = head_sum;
@@ -209,8 +210,12 @@ private:
         accumulate sum = sums_[m * problem_.extent.width + column];
         for (int c = 0; c < problem_.num_calls; ++c) {
           const int pair = c * problem_.num_rows + m;
-          sum += products_[pair] * widen<accumulate>(pass_.call_gradients.at(c, position)[column]);
-          sum += scores_[pair] * query_of(c)[column];
+          // What a factor of 0 would multiply may be infinite.
+          if (products_[pair] != 0) {
+            sum +=
+                products_[pair] * widen<accumulate>(pass_.call_gradients.at(c, position)[column]);
+          }
+          if (scores_[pair] != 0) { sum += scores_[pair] * query_of(c)[column]; }
         }
         sums_[m * problem_.extent.width + column] = sum;
       }
@@ -229,9 +234,10 @@ private:
       for (std::int64_t k = threadIdx.x; k < width; k += Threads) {
         accumulate sum = sums[k];
         for (int m = 0; m < problem_.num_rows; ++m) {
-          sum += factors[c * problem_.num_rows + m] *
-                 detail::key_of(row_at(m, position)[head * width + k], inverse_of(m, position),
-                                problem_.sites.rounding);
+          const accumulate factor = factors[c * problem_.num_rows + m];
+          if (factor == 0) { continue; }
+          sum += factor * detail::key_of(row_at(m, position)[head * width + k],
+                                         inverse_of(m, position), problem_.sites.rounding);
         }
         sums[k] = sum;
       }

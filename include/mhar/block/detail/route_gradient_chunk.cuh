@@ -177,7 +177,8 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::flush(int c
     }
   }
   if (call_.num_null > 0) { inverse = arena_[arena.scalars + null_inverse]; }
-  slope = slope / static_cast<accumulate>(call_.extent.width) * inverse;
+  // The inverse rms of a null source that is not finite is 0 or not a number.
+  if (slope != 0) { slope = slope / static_cast<accumulate>(call_.extent.width) * inverse; }
 
   for (int round = 0; round < num_rounds(); ++round) {
     for_columns(round, [&](int own, std::int64_t column, int count) {
