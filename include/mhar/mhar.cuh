@@ -7,6 +7,7 @@
 #include <mhar/block/advance_tiles.cuh>
 #include <mhar/block/advance_tiles_layout.cuh>
 #include <mhar/block/advance_wide.cuh>
+#include <mhar/block/end_call.cuh>
 #include <mhar/block/finish_rows.cuh>
 #include <mhar/block/fold_sites.cuh>
 #include <mhar/block/gather_any.cuh>

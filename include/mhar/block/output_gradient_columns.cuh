@@ -3,7 +3,7 @@
 //! null source: the columns of a position stay in registers.
 #pragma once
 
-#include <mhar/block/detail/call_ending.cuh>
+#include <mhar/block/detail/vector_matrix.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block {

@@ -4,6 +4,7 @@
 
 #include <mhar/block/advance_wide.cuh>
 #include <mhar/block/detail/dependency.cuh>
+#include <mhar/block/end_call.cuh>
 #include <mhar/block/finish_rows.cuh>
 #include <mhar/block/gather_wide.cuh>
 #include <mhar/block/output_gradient_columns.cuh>
