@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What follows the first call's mix, where positions end in registers; and passes that do nothing
-//! else.
+//! What follows the first call's mix: in the pass itself where columns end one by one, or in
+//! registers that hold a position.
 #pragma once
 
 #include <mhar/device/detail/sweep_wide.cuh>
@@ -10,7 +10,21 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
-//! Widths that have kernels.
+//! A stage that needs the whole width at once, or a row of the first call's own.
+[[nodiscard]] inline bool has_own_pass(const advance_problem<bfloat16>& problem) noexcept
+{
+  return problem.end == pass_end::finish_first &&
+         (problem.private_row != nullptr || problem.stage.norm != output_norm::none);
+}
+
+[[nodiscard]] inline block::detail::mix_stage stage_of(
+    const advance_problem<bfloat16>& problem) noexcept
+{
+  return {by_columns(problem.stage.partial), problem.stage.gate, by_columns(problem.outputs.y),
+          by_columns(problem.outputs.combined), by_columns(problem.outputs.mix)};
+}
+
+//! The greatest width that has a kernel.
 inline constexpr std::int64_t max_ending_width = 8192;
 
 //! Whether the first call of a pass ends in registers: what it reads and writes are vectors.
@@ -61,13 +75,6 @@ inline constexpr std::int64_t max_ending_width = 8192;
   return ending;
 }
 
-//! The state of member 0.
-template <class States>
-[[nodiscard]] void* first_state(void* states, const States& all, int slot) noexcept
-{
-  return static_cast<char*>(states) + slot * all.slot_stride * size_of(all.type);
-}
-
 template <int Vectors, int Warps, class State>
 [[nodiscard]] status launch_ending(const block::end_call_params& call,
                                    const device_properties& properties,
@@ -100,11 +107,11 @@ template <class T>
 [[nodiscard]] status end_call(const advance_problem<T>& problem,
                               const device_properties& properties, const context& where) noexcept
 {
-  const int slot = problem.states.first_slot;
   block::end_call_params call;
   call.num_positions = problem.extent.num_positions;
-  call.state = first_state(problem.states.mix, problem.states, slot);
-  call.state_lse = problem.states.lse + slot * call.num_positions * problem.extent.num_heads;
+  call.state = first_state(problem.states, problem.states.mix);
+  call.state_lse = problem.states.lse +
+                   problem.states.first_slot * call.num_positions * problem.extent.num_heads;
   call.ending = ending_of(problem);
   return problem.states.type == element::bfloat16 ? launch_ending<T>(call, properties, where)
                                                   : launch_ending<float>(call, properties, where);

@@ -49,17 +49,9 @@ template <class T>
                                     const context& where) noexcept
 {
   if (ends_on_tensor_cores(problem)) { return advance_tensor(problem, properties, where); }
-  advance_problem<T> first = problem;
-  first.num_calls = 1;
-  const status launched = advance_any(first, properties, where);
+  const status launched = advance_any(first_call_of(problem), properties, where);
   if (!launched.ok() || problem.num_calls == 1) { return launched; }
-  advance_problem<T> others = problem;
-  ++others.first_call;
-  --others.num_calls;
-  ++others.states.first_slot;
-  others.num_new_rows = 0;
-  others.end = pass_end::keep_all;
-  return advance_tensor(others, properties, where);
+  return advance_tensor(other_calls_of(problem), properties, where);
 }
 
 }  // namespace detail

@@ -45,32 +45,11 @@ namespace detail {
 [[nodiscard]] inline block::advance_tensor_params params_of(
     const advance_problem<bfloat16>& problem) noexcept
 {
-  const shape& extent = problem.extent;
-  const const_rows<bfloat16> rows = rows_from(problem.rows, problem.first_row);
-  const std::int64_t slot = problem.states.first_slot;
   block::advance_tensor_params pass;
-  pass.num_positions = extent.num_positions;
-  pass.width = extent.width;
-  pass.inverse_width = 1.0f / static_cast<float>(extent.full_width());
-  pass.num_heads = extent.num_heads;
+  describe(problem, pass);
+  pass.inverse_width = 1.0f / static_cast<float>(problem.extent.full_width());
   pass.eps = static_cast<float>(problem.eps);
-  pass.queries = {problem.sites.packed, extent.width};
-  pass.first_call = problem.first_call;
-  pass.num_calls = problem.num_calls;
-  pass.rows = rows.row(0);
-  pass.row_stride = stride_of(rows, problem.num_rows);
-  pass.position_stride = rows.position_stride;
-  pass.num_rows = problem.num_rows;
   pass.has_new_row = problem.num_new_rows >= 1;
-  pass.inverse_rms = problem.inverse_rms + problem.first_row * extent.num_positions;
-  pass.kept = problem.start == pass_start::kept;
-  pass.finishes = problem.end == pass_end::finish_first;
-  pass.slot_stride = problem.states.slot_stride;
-  if (problem.states.mix != nullptr) {
-    pass.states = static_cast<char*>(problem.states.mix) +
-                  slot * problem.states.slot_stride * size_of(problem.states.type);
-    pass.state_lse = problem.states.lse + slot * extent.num_positions * extent.num_heads;
-  }
   if (!is_plain_ending(problem)) {
     pass.has_ending = true;
     pass.ending = ending_of(problem);

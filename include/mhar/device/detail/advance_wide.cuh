@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Launches a forward pass over wide heads, and one that finishes a call without reading a row.
+//! Launches a forward pass over wide heads.
 #pragma once
 
-#include <mhar/device/detail/advance_ending.cuh>
+#include <mhar/device/detail/finish_rows.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
-
-template <class T>
-[[nodiscard]] status advance_any(const advance_problem<T>& problem,
-                                 const device_properties& properties,
-                                 const context& where) noexcept;
 
 //! Depends on nothing that differs between a pass and its recomputation, and on the number of calls
 //! not at all.
@@ -27,52 +22,19 @@ template <class T>
          are_tensor_states(problem.states.mix, problem.states.slot_stride);
 }
 
-//! A stage that needs the whole width at once, or a row of the first call's own.
-[[nodiscard]] inline bool has_own_pass(const advance_problem<bfloat16>& problem) noexcept
-{
-  return problem.end == pass_end::finish_first &&
-         (problem.private_row != nullptr || problem.stage.norm != output_norm::none);
-}
-
-[[nodiscard]] inline block::detail::mix_stage stage_of(
-    const advance_problem<bfloat16>& problem) noexcept
-{
-  return {by_columns(problem.stage.partial), problem.stage.gate, by_columns(problem.outputs.y),
-          by_columns(problem.outputs.combined), by_columns(problem.outputs.mix)};
-}
-
 [[nodiscard]] inline block::advance_wide_params wide_params_of(
     const advance_problem<bfloat16>& problem) noexcept
 {
   const shape& extent = problem.extent;
-  const const_rows<bfloat16> rows = rows_from(problem.rows, problem.first_row);
   block::advance_wide_params pass;
-  pass.num_positions = extent.num_positions;
+  describe(problem, pass);
   pass.last_position = extent.num_positions;
-  pass.width = extent.width;
-  pass.num_heads = extent.num_heads;
   pass.pieces = split_of(extent).pieces;
   pass.spread = split_of(extent).spread;
-  pass.queries = {problem.sites.packed, extent.width};
-  pass.first_call = problem.first_call;
-  pass.num_calls = problem.num_calls;
   if (problem.sites.null_source != nullptr) {
     pass.null_source = problem.sites.null_source + problem.first_call * extent.width;
     pass.null_logit =
         problem.sites.null_logit + problem.first_call * std::int64_t{extent.num_heads};
-  }
-  pass.rows = rows.row(0);
-  pass.row_stride = stride_of(rows, problem.num_rows);
-  pass.position_stride = rows.position_stride;
-  pass.num_rows = problem.num_rows;
-  pass.inverse_rms = problem.inverse_rms + problem.first_row * extent.num_positions;
-  pass.kept = problem.start == pass_start::kept;
-  pass.finishes = problem.end == pass_end::finish_first;
-  pass.slot_stride = problem.states.slot_stride;
-  if (problem.states.mix != nullptr) {
-    const int slot = problem.states.first_slot;
-    pass.states = first_state(problem.states.mix, problem.states, slot);
-    pass.state_lse = problem.states.lse + slot * extent.num_positions * extent.num_heads;
   }
   if (pass.finishes) {
     pass.stage = stage_of(problem);
@@ -134,41 +96,6 @@ template <int Width, int Chunks, bool Split, class State>
                 pass);
 }
 
-//! A kept pass without rows: the first call's state is its mix, and the others' stay as they are.
-template <class T>
-[[nodiscard]] status finish_call(const advance_problem<T>& problem,
-                                 const device_properties& properties, const context& where) noexcept
-{
-  const shape& extent = problem.extent;
-  const bool is_served = problem.num_rows == 0 && problem.start == pass_start::kept &&
-                         extent.width % 8 == 0 &&
-                         are_tensor_states(problem.states.mix, problem.states.slot_stride);
-  if (!is_served) { return not_served(); }
-  if (problem.end != pass_end::finish_first) { return {}; }
-  if (has_fast_heads(extent) && ends_in_registers(problem)) {
-    return end_call(problem, properties, where);
-  }
-  if (has_own_pass(problem)) {
-    advance_problem<T> first = problem;
-    first.num_calls = 1;
-    return advance_any(first, properties, where);
-  }
-  const int slot = problem.states.first_slot;
-  block::finish_call_params call;
-  call.width = extent.width;
-  call.num_heads = extent.num_heads;
-  call.state = first_state(problem.states.mix, problem.states, slot);
-  call.state_lse = problem.states.lse + slot * extent.num_positions * extent.num_heads;
-  call.stage = stage_of(problem);
-  call.lse = problem.outputs.lse;
-  launch_shape shape;
-  shape.grid = static_cast<unsigned>(extent.num_positions);
-  shape.block = 256;
-  return problem.states.type == element::bfloat16
-             ? launch(where, properties, shape, &kernel::finish_call_kernel<T>, call)
-             : launch(where, properties, shape, &kernel::finish_call_kernel<float>, call);
-}
-
 template <class T>
 [[nodiscard]] status launch_advance_wide(const advance_problem<T>& problem,
                                          const block::advance_wide_params& pass,
@@ -227,16 +154,9 @@ template <class T>
   if (!is_wide(problem, properties)) { return not_served(); }
   const bool ends_behind = has_own_pass(problem) && ends_in_registers(problem);
   if (has_own_pass(problem) && !ends_behind) {
-    advance_problem<T> first = problem;
-    first.num_calls = 1;
-    const status launched = advance_any(first, properties, where);
+    const status launched = advance_any(first_call_of(problem), properties, where);
     if (!launched.ok() || problem.num_calls == 1) { return launched; }
-    ++problem.first_call;
-    --problem.num_calls;
-    ++problem.states.first_slot;
-    problem.num_new_rows = 0;
-    problem.private_row = nullptr;
-    problem.end = pass_end::keep_all;
+    problem = other_calls_of(problem);
   }
   if (problem.num_new_rows > 0) {
     const status launched = find_row_statistics(problem, properties, where);

@@ -2,7 +2,7 @@
 //! Launches a backward pass on tensor cores.
 #pragma once
 
-#include <mhar/device/detail/sweep_tensor.cuh>
+#include <mhar/device/detail/sweep_params.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -33,50 +33,15 @@ namespace detail {
 [[nodiscard]] inline block::gather_tensor_params params_of(
     const gather_problem<bfloat16>& problem) noexcept
 {
-  const shape& extent = problem.extent;
-  const std::int64_t positions = extent.num_positions;
-  const const_rows<bfloat16> rows = rows_from(problem.rows, problem.top_row - problem.num_rows + 1);
-  const const_rows<bfloat16> calls = rows_from(problem.call_gradients, problem.first_call);
-  const std::int64_t slot = problem.states.first_slot;
   block::gather_tensor_params pass;
-  pass.num_positions = positions;
-  pass.width = extent.width;
-  pass.inverse_width = 1.0f / static_cast<float>(extent.full_width());
-  pass.num_heads = extent.num_heads;
-  pass.queries = {problem.sites.packed, extent.width};
-  pass.query = problem.sites.query + problem.first_call * extent.width;
-  pass.gate = problem.sites.gate + problem.first_call;
-  pass.logit_gate = problem.sites.logit_gate + problem.first_call;
-  pass.first_call = problem.first_call;
-  pass.num_calls = problem.num_calls;
-  pass.call_gradients = calls.row(0);
-  pass.call_stride = stride_of(calls, problem.num_calls);
-  pass.call_position_stride = calls.position_stride;
+  describe(problem, pass);
+  pass.query = problem.sites.query + problem.first_call * problem.extent.width;
   if (problem.num_new_calls == 1) {
     pass.mix = problem.mixes.row(problem.first_call);
     pass.mix_position_stride = problem.mixes.position_stride;
   }
-  pass.lse = problem.lse + problem.first_call * positions * extent.num_heads;
-  pass.dot = problem.dot + problem.first_call * positions * extent.num_heads;
-  pass.rows = rows.row(problem.num_rows - 1);
-  pass.row_stride = -stride_of(rows, problem.num_rows);
-  pass.position_stride = rows.position_stride;
-  pass.num_rows = problem.num_rows;
-  pass.inverse_rms = problem.inverse_rms + problem.top_row * positions;
-  pass.kept = problem.start == pass_start::kept;
-  pass.finishes = problem.end == pass_end::finish_first;
-  pass.slot_stride = problem.states.slot_stride;
-  if (problem.states.gradient != nullptr) {
-    pass.states = static_cast<char*>(problem.states.gradient) +
-                  slot * problem.states.slot_stride * size_of(problem.states.type);
-    pass.head_sums = problem.states.head_sum + slot * positions;
-  }
   pass.row_gradient = static_cast<bfloat16*>(problem.row_gradient.data);
   pass.gradient_stride = problem.row_gradient.position_stride;
-  if (problem.partials.query != nullptr) {
-    pass.query_sums = problem.partials.query + problem.first_call * extent.width;
-    pass.chunk_stride = problem.partials.num_calls * extent.width;
-  }
   return pass;
 }
 
@@ -199,23 +164,12 @@ template <class T>
   const int most =
       is_short ? tuning::sweep_policy::max_short_members : tuning::sweep_policy::max_gather_rows;
   const int chunks = chunks_of(problem.extent);
-  for (int first = 0; first < problem.num_rows; first += most) {
-    gather_problem<T> part = problem;
-    part.top_row -= first;
-    part.num_rows = problem.num_rows - first < most ? problem.num_rows - first : most;
-    part.states.first_slot += first;
-    if (first > 0) {
-      part.num_new_calls = 0;
-      part.end = pass_end::keep_all;
-    }
-    const status launched =
-        dispatch_tensor(part.extent.head_width(), part.states.type, [&](auto width, auto state) {
-          return launch_gather<decltype(width)::value, decltype(state)>(params_of(part), chunks,
-                                                                        properties, where);
-        });
-    if (!launched.ok()) { return launched; }
-  }
-  return {};
+  return gather_in_parts(problem, most, [&](const gather_problem<T>& part) {
+    return dispatch_tensor(part.extent.head_width(), part.states.type, [&](auto width, auto state) {
+      return launch_gather<decltype(width)::value, decltype(state)>(params_of(part), chunks,
+                                                                    properties, where);
+    });
+  });
 }
 
 }  // namespace detail

@@ -1,64 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Launches a backward pass over wide heads, one that finishes a row without reading a call, and
-//! the gradient of a call's output.
+//! Launches a backward pass over wide heads.
 #pragma once
 
-#include <mhar/device/detail/sweep_wide.cuh>
+#include <mhar/device/detail/finish_rows.cuh>
+#include <mhar/device/detail/output_gradient_wide.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
-
-//! Columns of a warp of output_gradient_wide: as few as let its warps hold the width; 0 when they
-//! cannot.
-[[nodiscard]] inline int unit_width_of(const shape& extent) noexcept
-{
-  constexpr int most = 16;
-  const std::int64_t width = extent.head_width();
-  const bool is_short = extent.num_heads <= 8;
-  if (width == 512 && is_short) { return 512; }
-  if (width % 256 == 0 && is_short && extent.width <= 256 * most) { return 256; }
-  return width % 512 == 0 && is_short && extent.width <= 512 * most ? 512 : 0;
-}
-
-[[nodiscard]] inline bool is_wide(const output_gradient_problem<bfloat16>& problem,
-                                  const device_properties& properties) noexcept
-{
-  return properties.capability >= 90 && unit_width_of(problem.extent) > 0 &&
-         problem.sites.rounding == key_rounding::none && problem.stage.norm == output_norm::none &&
-         !problem.combined_gradient && is_tensor_matrix(problem.output_gradient) &&
-         is_tensor_matrix(problem.mix) && is_tensor_matrix(problem.call_gradient);
-}
-
-//! output_gradient over wide heads, T being bfloat16.
-template <class T>
-[[nodiscard]] status output_gradient_wide(const output_gradient_problem<T>& problem,
-                                          const device_properties& properties,
-                                          const context& where) noexcept
-{
-  if (!is_wide(problem, properties)) { return not_served(); }
-  launch_shape shape;
-  // Fewer sets of partial sums to read and write than there are chunks.
-  shape.grid = static_cast<unsigned>((chunks_of(problem.extent) + 1) / 2);
-  const auto launch_units = [&](auto width, auto split) {
-    constexpr int w = decltype(width)::value;
-    constexpr bool s = decltype(split)::value;
-    using gradient = block::output_gradient_wide<w, s>;
-    const int units = static_cast<int>(problem.extent.width) / w;
-    shape.block = static_cast<unsigned>(32 * units * gradient::num_streams(units));
-    return launch(where, properties, shape, &kernel::output_gradient_wide_kernel<w, s>, problem);
-  };
-  using narrow = cuda::std::integral_constant<int, 256>;
-  using broad = cuda::std::integral_constant<int, 512>;
-  const int width = unit_width_of(problem.extent);
-  if (problem.extent.head_width() == width) {
-    return width == 256 ? launch_units(narrow{}, cuda::std::false_type{})
-                        : launch_units(broad{}, cuda::std::false_type{});
-  }
-  return width == 256 ? launch_units(narrow{}, cuda::std::true_type{})
-                      : launch_units(broad{}, cuda::std::true_type{});
-}
 
 [[nodiscard]] inline bool is_wide(const gather_problem<bfloat16>& problem,
                                   const device_properties& properties) noexcept
@@ -79,46 +29,11 @@ template <class T>
 [[nodiscard]] inline block::gather_wide_params wide_params_of(
     const gather_problem<bfloat16>& problem) noexcept
 {
-  const shape& extent = problem.extent;
-  const std::int64_t positions = extent.num_positions;
-  const const_rows<bfloat16> rows = rows_from(problem.rows, problem.top_row - problem.num_rows + 1);
-  const const_rows<bfloat16> calls = rows_from(problem.call_gradients, problem.first_call);
   block::gather_wide_params pass;
-  pass.num_positions = positions;
-  pass.width = extent.width;
-  pass.inverse_width = 1.0f / static_cast<float>(extent.full_width());
-  pass.num_heads = extent.num_heads;
-  pass.pieces = split_of(extent).pieces;
-  pass.spread = split_of(extent).spread;
-  pass.queries = {problem.sites.packed, extent.width};
-  pass.gate = problem.sites.gate + problem.first_call;
-  pass.logit_gate = problem.sites.logit_gate + problem.first_call;
-  pass.first_call = problem.first_call;
-  pass.num_calls = problem.num_calls;
-  pass.call_gradients = calls.row(0);
-  pass.call_stride = stride_of(calls, problem.num_calls);
-  pass.call_position_stride = calls.position_stride;
-  pass.lse = problem.lse + problem.first_call * positions * extent.num_heads;
-  pass.dot = problem.dot + problem.first_call * positions * extent.num_heads;
-  pass.rows = rows.row(problem.num_rows - 1);
-  pass.row_stride = -stride_of(rows, problem.num_rows);
-  pass.position_stride = rows.position_stride;
-  pass.num_rows = problem.num_rows;
-  pass.inverse_rms = problem.inverse_rms + problem.top_row * positions;
-  pass.kept = problem.start == pass_start::kept;
-  pass.finishes = problem.end == pass_end::finish_first;
-  pass.slot_stride = problem.states.slot_stride;
-  if (problem.states.gradient != nullptr) {
-    const std::int64_t slot = problem.states.first_slot;
-    pass.states = static_cast<char*>(problem.states.gradient) +
-                  slot * problem.states.slot_stride * size_of(problem.states.type);
-    pass.head_sums = problem.states.head_sum + slot * positions;
-  }
+  describe(problem, pass);
+  pass.pieces = split_of(problem.extent).pieces;
+  pass.spread = split_of(problem.extent).spread;
   pass.row_gradient = by_columns(problem.row_gradient);
-  if (problem.partials.query != nullptr) {
-    pass.query_sums = problem.partials.query + problem.first_call * extent.width;
-    pass.chunk_stride = problem.partials.num_calls * extent.width;
-  }
   return pass;
 }
 
@@ -168,38 +83,6 @@ template <int Width, bool Split, class State>
   return launch(where, properties, shape, &kernel::gather_wide_kernel<Width, State, Split>, pass);
 }
 
-//! A kept top row without calls: the norm's part is all that its gradient lacks.
-template <class T>
-[[nodiscard]] status finish_row(const gather_problem<T>& problem,
-                                const device_properties& properties, const context& where) noexcept
-{
-  const shape& extent = problem.extent;
-  const const_rows<T> rows = rows_from(problem.rows, problem.top_row);
-  const bool is_served = problem.num_calls == 0 && problem.num_rows == 1 &&
-                         problem.start == pass_start::kept &&
-                         problem.end == pass_end::finish_first && problem.row_gradient &&
-                         are_vector_rows(rows, 1, extent) &&
-                         are_tensor_states(problem.states.gradient, problem.states.slot_stride);
-  if (!is_served) { return not_served(); }
-  const std::int64_t slot = problem.states.first_slot;
-  block::finish_row_params row;
-  row.width = extent.width;
-  row.inverse_width = 1.0f / static_cast<float>(extent.full_width());
-  row.row = rows.row(0);
-  row.position_stride = rows.position_stride;
-  row.state = static_cast<const char*>(problem.states.gradient) +
-              slot * problem.states.slot_stride * size_of(problem.states.type);
-  row.head_sum = problem.states.head_sum + slot * extent.num_positions;
-  row.inverse_rms = problem.inverse_rms + problem.top_row * extent.num_positions;
-  row.gradient = by_columns(problem.row_gradient);
-  launch_shape shape;
-  shape.grid = static_cast<unsigned>(extent.num_positions);
-  shape.block = 256;
-  return problem.states.type == element::bfloat16
-             ? launch(where, properties, shape, &kernel::finish_row_kernel<T>, row)
-             : launch(where, properties, shape, &kernel::finish_row_kernel<float>, row);
-}
-
 //! gather over wide heads, T being bfloat16; not_served() when the pass is one for another kernel.
 //! More rows than a kernel takes are several passes over the same calls.
 template <class T>
@@ -211,21 +94,14 @@ template <class T>
   const status found = find_dots(problem, properties, where);
   if (!found.ok()) { return found; }
   constexpr int most = 8;
-  for (int first = 0; first < problem.num_rows; first += most) {
-    gather_problem<T> part = problem;
-    part.top_row -= first;
-    part.num_rows = problem.num_rows - first < most ? problem.num_rows - first : most;
-    part.states.first_slot += first;
-    if (first > 0) { part.end = pass_end::keep_all; }
-    const status launched = dispatch_wide(
-        part.extent.head_width(), part.states.type, [&](auto width, auto split, auto state) {
-          return launch_gather_wide<decltype(width)::value, decltype(split)::value,
-                                    decltype(state)>(wide_params_of(part), chunks_of(part.extent),
-                                                     properties, where);
-        });
-    if (!launched.ok()) { return launched; }
-  }
-  return {};
+  return gather_in_parts(problem, most, [&](const gather_problem<T>& part) {
+    return dispatch_wide(part.extent.head_width(), part.states.type,
+                         [&](auto width, auto split, auto state) {
+                           return launch_gather_wide<decltype(width)::value, decltype(split)::value,
+                                                     decltype(state)>(
+                               wide_params_of(part), chunks_of(part.extent), properties, where);
+                         });
+  });
 }
 
 }  // namespace detail

@@ -2,7 +2,7 @@
 //! Launches the gradient of a call's output whose columns fit in registers.
 #pragma once
 
-#include <mhar/device/detail/gather_wide.cuh>
+#include <mhar/device/detail/output_gradient_wide.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -64,11 +64,11 @@ template <class T, int Vectors, int Warps>
                                             int chunks, const device_properties& properties,
                                             const context& where) noexcept
 {
+  using gradient = block::output_gradient_columns<Vectors, Warps>;
   launch_shape shape;
   shape.grid = static_cast<unsigned>(chunks);
-  shape.block = 256;
-  shape.shared_memory = static_cast<std::size_t>(
-      block::output_gradient_columns<Vectors, Warps>::shared_bytes(call.width));
+  shape.block = gradient::num_threads;
+  shape.shared_memory = static_cast<std::size_t>(gradient::shared_bytes(call.width));
   return launch(where, properties, shape, &kernel::output_gradient_columns_kernel<Vectors, Warps>,
                 call);
 }

@@ -2,7 +2,7 @@
 //! Which passes over wide heads have kernels of their own, and what their launchers share.
 #pragma once
 
-#include <mhar/device/detail/sweep_tensor.cuh>
+#include <mhar/device/detail/sweep_params.cuh>
 #include <mhar/kernel/sweep_wide.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -68,7 +68,7 @@ status dispatch_wide(std::int64_t head_width, element state, Visitor&& visitor) 
   }
 }
 
-//! Teams of a block of a split head, as many as threads and shared memory have room for.
+//! Teams of a block, as many as threads and shared memory have room for.
 template <class BytesOf>
 [[nodiscard]] int teams_of(int pieces, int max_threads, const device_properties& properties,
                            BytesOf bytes_of) noexcept
