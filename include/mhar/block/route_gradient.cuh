@@ -182,7 +182,8 @@ private:
   }
   template <class Element>
   __device__ __forceinline__ void differentiate_held(int first, int rows, std::int64_t position);
-  __device__ __forceinline__ void differentiate_awkward(int first, int rows, std::int64_t position);
+  __device__ __forceinline__ void differentiate_non_finite(int first, int rows,
+                                                           std::int64_t position);
   __device__ __forceinline__ void differentiate_row(int slot, int row, std::int64_t position);
   __device__ __forceinline__ void differentiate_slots(int first, int rows, std::int64_t position);
   __device__ __forceinline__ void differentiate_batch(int batch, bool finite,

@@ -84,8 +84,8 @@ __device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::weight_of(a
 
 //! The rows of a batch: their factors in ds = a do + b w + c s, per head (eq. 11 to 14). A segment
 //! of a warp's lanes finishes one row, `finish_lanes` of them a head; all lanes of a warp go the
-//! same way. Returns whether all sums of this
-//! thread are finite; then so is every element of s, do and w that went into them.
+//! same way. Returns whether all sums of this thread are finite; then so is every element of s, do
+//! and w that went into them.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::finish_rows(
     int batch, std::int64_t position)

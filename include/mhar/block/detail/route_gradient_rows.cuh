@@ -23,7 +23,7 @@ __device__ __forceinline__ void add_product(Accumulate factor,
 
 //! What a thread knows of a row where something is not finite, its columns in memory.
 template <class T, int Chunks>
-struct awkward_row
+struct non_finite_row
 {
   using accumulate = accumulate_t<T>;
   static constexpr int width = thread::chunk_width<T>;
@@ -232,11 +232,11 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
 //! The same where something is not finite. Out of line and an element at a time, with columns in
 //! local memory: rare code that leaves the registers of the other loops alone.
 template <class T, int Chunks, int Capacity>
-__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentiate_awkward(
+__device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentiate_non_finite(
     int first, int rows, std::int64_t position)
 {
   const auto& gradients = call_.row_gradients;
-  detail::awkward_row<T, Chunks> row;
+  detail::non_finite_row<T, Chunks> row;
   row.column = column_;
   row.step = step_;
   row.type = gradients.type;
@@ -336,7 +336,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::differentia
     if (head_ < call_.extent.num_heads) {
       if (finite) { differentiate_slots(first, rows, position); }
       else {
-        differentiate_awkward(first, rows, position);
+        differentiate_non_finite(first, rows, position);
       }
     }
     copy_step();
