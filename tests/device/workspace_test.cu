@@ -17,11 +17,9 @@ TEST_CASE("device: a workspace over an array of a call is refused and nothing is
   random_inputs random{291};
   const device_stream stream;
   const auto run = [&](const auto& problem, void* workspace, std::size_t bytes) {
-    const mhar::status outcome =
-        call_verb(problem, mhar::device::context{stream.get(), workspace, bytes});
-    stream.wait();
-    check_cuda(cudaGetLastError());
-    return outcome;
+    return run_in_stream(stream, workspace, bytes, [&](const mhar::device::context& context) {
+      return call_verb(problem, context);
+    });
   };
   refuses_workspace_over_arrays<float, device_fuzz_memory>(random, run);
   refuses_workspace_over_arrays<mhar::bfloat16, device_fuzz_memory>(random, run);

@@ -16,7 +16,6 @@ inline bool refuses_chunks(const mhar::status& outcome)
          std::strcmp(outcome.argument, "partials.num_chunks") == 0;
 }
 
-//! The verb of a problem, and the workspace that it needs.
 template <class Verbs, class T, class Context>
 mhar::status sweep_verb(const mhar::advance_problem<T>& problem, const Context& context)
 {
@@ -32,6 +31,17 @@ mhar::status sweep_verb(const mhar::gather_problem<T>& problem, const Context& c
 {
   return Verbs::gather(problem, context);
 }
+template <class Verbs, class T, class Context>
+mhar::status sweep_verb(const mhar::fold_problem<T>& problem, const Context& context)
+{
+  return Verbs::fold(problem, context);
+}
+template <class Verbs, class T, class Context>
+mhar::status sweep_verb(const mhar::reduce_problem<T>& problem, const Context& context)
+{
+  return Verbs::reduce(problem, context);
+}
+
 template <class Verbs, class T>
 std::size_t sweep_workspace(const mhar::advance_problem<T>& problem)
 {
@@ -46,17 +56,6 @@ template <class Verbs, class T>
 std::size_t sweep_workspace(const mhar::gather_problem<T>& problem)
 {
   return Verbs::template workspace_bytes<T>({problem.extent, problem.num_rows, problem.num_calls});
-}
-
-template <class Verbs, class T, class Context>
-mhar::status sweep_verb(const mhar::fold_problem<T>& problem, const Context& context)
-{
-  return Verbs::fold(problem, context);
-}
-template <class Verbs, class T, class Context>
-mhar::status sweep_verb(const mhar::reduce_problem<T>& problem, const Context& context)
-{
-  return Verbs::reduce(problem, context);
 }
 template <class Verbs, class T>
 std::size_t sweep_workspace(const mhar::fold_problem<T>& problem)
