@@ -10,8 +10,9 @@
 
 namespace mhar_bench {
 
-//! All blocks work on the same rows, mixes and gradients: between two uses of one of them, half a
-//! gigabyte has passed the L2 cache. Parameters and what they are owed are every call's own.
+//! All blocks work on the same rows, mixes and gradients: between two uses of one of them, several
+//! times what the L2 cache holds has passed it. Parameters and what they are owed are every call's
+//! own.
 class delta_blocks
 {
 public:

@@ -9,8 +9,8 @@
 
 namespace mhar_bench {
 
-//! All calls work on the same arrays: between two uses of one of them, half a gigabyte of rows has
-//! passed the L2 cache.
+//! All calls work on the same arrays: between two uses of one of them, several times what the L2
+//! cache holds has passed it.
 class delta_calls
 {
 public:

@@ -11,8 +11,8 @@
 
 namespace mhar_test {
 
-//! Bytes that pieces are handed out from and taken back all at once. Memory(bytes) owns bytes that the host and the backend reach at
-//! data().
+//! Bytes that pieces are handed out from and taken back all at once. Memory(bytes) owns bytes that the host and the backend
+//! reach at data().
 template <class Memory, std::int64_t Used, std::int64_t All>
 class fuzz_memory
 {

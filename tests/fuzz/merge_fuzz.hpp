@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fuzzer's merge of partial results: a valid one, in place or not, gives the reference's; a spoilt one is judged as a spoilt call.
+//! The fuzzer's merge of partial results: a valid one, in place or not, gives the reference's; a spoilt one is judged as a spoilt
+//! call.
 #pragma once
 
 #include "fuzz/spoilt.hpp"

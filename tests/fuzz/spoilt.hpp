@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a spoilt problem owes, any verb, any backend: it is refused and nothing is written, or it is served and gives the same bits as
-//! with its outputs moved to memory of their own.
+//! What a spoilt problem owes, any verb, any backend: it is refused and nothing is written, or it is served and gives the same
+//! bits as with its outputs moved to memory of their own.
 #pragma once
 
 #include "fuzz/problem_memory.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A router lets nothing be written over what it will read again, whichever pass runs: rows, gradients that wait, what it keeps in its
-//! block, parameters. Places of rows to come and of dead rows are free.
+//! A router lets nothing be written over what it will read again, whichever pass runs: rows, gradients that wait, what it keeps
+//! in its block, parameters. Places of rows to come and of dead rows are free.
 #include "random_sweep.hpp"
 
 #include <doctest/doctest.h>

@@ -111,8 +111,8 @@ void awkward_shapes_equal_single_calls()
   }
 }
 
-//! NaN in the query of the first call, which has one source, in that of a later one, and in a row: the reference says how far it gets,
-//! and that a source of NaN is not a source without weight.
+//! NaN in the query of the first call, which has one source, in that of a later one, and in a row: the reference says how far it
+//! gets, and that a source of NaN is not a source without weight.
 template <class Backend, class T>
 void what_is_not_a_number_stays_in_its_place()
 {

@@ -107,7 +107,8 @@ private:
   Buffer<float> query_;
 };
 
-//! Two threads run the same calls in opposite orders, `rounds` times each; how often one of them got other bytes than a thread alone.
+//! Two threads run the same calls in opposite orders, `rounds` times each; how often one of them got other bytes than a thread
+//! alone.
 //! `prepare()` gives a thread what runs its calls: an object with route(problem) and route_gradient(problem).
 template <class T, template <class> class Buffer, class Prepare>
 int different_results(const std::vector<mhar::shape>& shapes, int rounds, random_inputs& random,

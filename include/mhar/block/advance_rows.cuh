@@ -26,7 +26,7 @@ namespace block {
 //!
 //! Threads      32 per head
 //! Shared       shared_bytes
-//! Barriers     one when a row is new, one more when it ends
+//! Barriers     one when a row is new, one more when the pass `Ends` a call
 //! Numerics     a position's bits do not depend on the number of calls
 template <int HeadWidth, int Rows, class State, int Blocks, bool Ends>
 class advance_rows

@@ -25,7 +25,7 @@ class output_gradient_wide
 public:
   static constexpr int max_units = 16;
 
-  //! Two, unless registers are for one.
+  //! Two, where a block has warps for both.
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int num_streams(int units) noexcept
   {
     return 2 * units <= max_units ? 2 : 1;

@@ -16,14 +16,14 @@ MHAR_LAUNCHERS_BEGIN
 //! Numerics    parts are added in order; one part of finite lse among parts of -inf comes back bit for bit
 //! Cost        reads the parts once, writes the mix
 //! Execution   one kernel, asynchronous on the context's stream; never allocates, never synchronises; may be captured
-//! Workspace   none
+//! Workspace   none; one that is given must lie apart from the problem's arrays all the same
 //! Thread-safe any number of host threads on different streams
 //! Errors      those of validate(problem); unsupported for more than 1000 listed parts at unequal distances; cuda
 //! Empty       P == 0 is success and launches nothing
 template <class T>
 [[nodiscard]] status merge(const merge_problem<T>& problem, const context& where) noexcept;
 
-//! 0, as for verbs that need scratch memory.
+//! 0; it is here because every verb of a single call has one.
 template <class T>
 [[nodiscard]] std::size_t workspace_bytes(const merge_problem<T>& problem,
                                           const context& where) noexcept;

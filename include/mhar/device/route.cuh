@@ -16,9 +16,9 @@ MHAR_LAUNCHERS_BEGIN
 //! Numerics    accumulate_t<T> arithmetic, sources in order 0 to N-1. A position's bits depend on its rows, the parameters, the
 //!             width, the heads and T alone: not on P, its place, the layout, the alignment or the device. Rows up to 1e30 in
 //!             magnitude: their squares may overflow, their dot product with w may not.
-//! Cost        rows are read once where every row is 16-byte aligned, K is a multiple of 16 bytes, the width at most 30,720 bytes, keys
-//!             are not rounded, and partial, o, y and mix are T or float and 16-byte aligned; else twice, the second time mostly
-//!             from L2, element by element where 16 bytes cannot be accessed. double is always read twice
+//! Cost        rows are read once where every row is 16-byte aligned, K is a multiple of 16 bytes, the width at most 30,720
+//!             bytes, keys are not rounded, and partial, o, y and mix are T or float and 16-byte aligned; else twice, the second
+//!             time mostly from L2, element by element where 16 bytes cannot be accessed. double is always read twice
 //! Execution   one kernel, asynchronous on the context's stream; never allocates, never synchronises; may be captured
 //! Workspace   workspace_bytes(problem, context): 0 up to a width of about 10,000 (double: 5,000); beyond it is asked for, and
 //!             used where rows are read twice

@@ -50,7 +50,8 @@ template <class T>
 //!
 //! Tensors     see output_gradient_problem
 //! Numerics    D and the null source's parts use do as rounded to T, like the passes that follow
-//! Execution   one kernel or two, asynchronous on the context's stream; never allocates; may be captured
+//! Execution   one kernel or two, asynchronous on the context's stream; never allocates; may be
+//!             captured
 //! Workspace   workspace_bytes<T>(limits)
 //! Errors      those of validate(problem); small_workspace; bad_shape for another number of chunks
 //!             than num_chunks(extent); cuda

@@ -17,7 +17,7 @@
 //!                 output_gradient's call_gradient with output_gradient; a merge's mix and lse with one of the parts'; an
 //!                 update's sum with the row it updates. Columns of one wider matrix do not overlap.
 //!   workspace     must not overlap any array of the problem (between its first and its last byte); a backend passes the one
-//!                 that a verb is given and uses
+//!                 that a verb is given, but for fold and reduce, which use none
 #pragma once
 
 #include <mhar/status.hpp>

@@ -23,8 +23,8 @@ __device__ __forceinline__ void wait_for_cluster()
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-//! A barrier in shared memory that one thread, or another number of them, arrives at and that counts
-//! bytes sent to it. `address` is 8-byte aligned. By one thread, before arrive_at_cluster.
+//! A barrier in shared memory that `arrivals` threads arrive at and that counts bytes sent to it.
+//! `address` is 8-byte aligned. By one thread, before arrive_at_cluster.
 __device__ __forceinline__ void start_exchange(std::uint32_t address, int arrivals = 1)
 {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address), "r"(arrivals) : "memory");

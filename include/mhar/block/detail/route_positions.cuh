@@ -102,9 +102,7 @@ public:
 
   __device__ __forceinline__ void operator()()
   {
-    if (unit_ == 0) {
-      if (lane_ == 0) { shared_.open(); }
-    }
+    if (unit_ == 0 && lane_ == 0) { shared_.open(); }
     cluster::arrive_without_order();
     __syncthreads();
     const bool exists = position_ < p_.num_positions && chunk_ - lane_ < p_.tree.num_chunks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! depth_router: what a caller's outputs may not lie over. A verb knows the memory of its own pass only; the router knows what later
-//! passes will read.
+//! depth_router: what a caller's outputs may not lie over. A verb knows the memory of its own pass only; the router knows what
+//! later passes will read.
 #pragma once
 
 #include <mhar/router/depth_router.hpp>
