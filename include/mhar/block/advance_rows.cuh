@@ -369,7 +369,7 @@ private:
 #pragma unroll 1
     for (int row = head_; row < 8 && inside_of(row); row += pass_.num_heads) {
       float* const values = first_mixes_ + row * pass_.width;
-      detail::call_end<2, 1>{pass_.ending}.run(
+      detail::position_finish<2, 1>{pass_.ending}.run(
           std::int64_t{blockIdx.x} * 8 + row,
           detail::mix_source<float>{values, first_lse() + row * pass_.num_heads}, values, parts);
     }

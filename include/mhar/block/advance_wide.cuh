@@ -369,7 +369,8 @@ private:
   int round_ = 0;
   std::uint32_t exchange_;
   int lane_;
-  int row_, quad_;  // i: a row, or a call; q
+  int row_;   // i: a row, or a call
+  int quad_;  // q
   int head_;
   std::int64_t column_;
   uint4* queries_;

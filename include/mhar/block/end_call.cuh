@@ -46,8 +46,8 @@ public:
     const detail::mix_source<State> source{
         static_cast<const State*>(call_.state) + at * ending.width,
         call_.state_lse + at * ending.num_heads};
-    detail::call_end<Vectors, Warps>{ending}.run(call_.first_position + at, source, values_,
-                                                 parts_);
+    detail::position_finish<Vectors, Warps>{ending}.run(call_.first_position + at, source, values_,
+                                                        parts_);
   }
 
 private:

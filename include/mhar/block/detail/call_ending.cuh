@@ -49,10 +49,10 @@ struct mix_source
 //! 256*Warps, `Vectors` times eight on the way at a time. With several warps they are a block's, and
 //! its barriers are theirs.
 template <int Vectors, int Warps>
-class call_end
+class position_finish
 {
 public:
-  __device__ __forceinline__ explicit call_end(const call_ending& ending)
+  __device__ __forceinline__ explicit position_finish(const call_ending& ending)
       : ending_{ending},
         lane_{static_cast<int>(threadIdx.x % 32)},
         member_{static_cast<int>(threadIdx.x / 32) % Warps}
@@ -311,7 +311,7 @@ private:
 __device__ __noinline__ inline void end_call_apart(const call_ending& ending, std::int64_t position,
                                                    float* mix, const float* lse, float* parts)
 {
-  call_end<1, 1>{ending}.run(position, mix_source<float>{mix, lse}, mix, parts);
+  position_finish<1, 1>{ending}.run(position, mix_source<float>{mix, lse}, mix, parts);
 }
 
 }  // namespace block::detail
