@@ -19,12 +19,12 @@ struct two_levels
     choices.plan = mhar::custom_plan(data.options.schedule, {1, 2, 1, 2, 1, 1}, {6, 5, 4, 3, 2, 1});
     choices.rows = home;
   }
-  static sweep_options options()
+  static sweep_options options(bool partial = true)
   {
     sweep_options chosen;
     chosen.extent = {3, 8, 2};
     chosen.schedule = mhar::full_schedule(6);
-    chosen.partial = true;
+    chosen.partial = partial;
     return chosen;
   }
 
@@ -218,6 +218,32 @@ TEST_CASE("router: nothing is written over gradients that wait in the places of 
       check_refused(router.row_gradient(run.context(), c, place_of(run, n, width)), "row_gradient");
     }
     run.row_gradient(c);
+  }
+  run.finish_backward();
+  const sweep_distance worst = distance(run.results(), pass.data.expected());
+  CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+}
+
+TEST_CASE("router: nothing is written over a mix that the next pass reads")
+{
+  two_levels pass{mhar::row_home::block};
+  pass.data = sweep_case<double>{two_levels::options(false), 521};
+  pass.choices.recompute_calls = 1;
+  run_type run{pass.data, pass.choices};
+  auto& router = run.router();
+  run.forward();
+  run.begin_backward();
+  for (int c = 5; c >= 0; --c) {
+    run.backward_call(
+        c);  // dy is in its slot and nothing follows the mix: D is left to row_gradient
+    const mhar::const_matrix read = run.upstream(c).mix;
+    const mhar::matrix mix{const_cast<void*>(read.data), read.type, read.position_stride};
+    mhar::route_outputs<double> outputs = run.outputs(0);
+    outputs.y = mix;
+    check_refused(router.recompute(run.context(), 0, run.inputs(0), outputs), "outputs.y");
+    check_refused(router.row_gradient(run.context(), c, mix), "row_gradient");
+    run.row_gradient(c);
+    if (c > 0) { CHECK(router.recompute(run.context(), 0, run.inputs(0), outputs).ok()); }
   }
   run.finish_backward();
   const sweep_distance worst = distance(run.results(), pass.data.expected());

@@ -33,7 +33,8 @@ struct call_inputs
 //!   output_gradient    [P, d]            dy, required; never copied from gradient_slot(call)
 //!   combined_gradient  [P, d] or absent  upstream on o
 //!   combined           [P, d]            o as route wrote it; required with an output norm
-//!   mix                [P, d]            as route wrote it; required unless the router keeps it
+//!   mix                [P, d]            as route wrote it; required unless the router keeps it; must
+//!                                        stay as it is until the next row_gradient or gather_row
 //!   partial_gradient   [P, d] or absent  written: do, for the partial's producer
 struct call_upstream
 {
@@ -90,6 +91,7 @@ public:
   //! Views into the block would be shared.
   depth_router(const depth_router&) = delete;
   depth_router& operator=(const depth_router&) = delete;
+  //! What was moved from can be destroyed or assigned to, nothing else.
   depth_router(depth_router&&) noexcept = default;
   depth_router& operator=(depth_router&&) noexcept = default;
   ~depth_router() = default;

@@ -95,7 +95,7 @@ status depth_router<Backend, T>::check_apart(const matrix& output, int num_rows,
 }
 
 //! Nothing may be written over what will be read again: parameters, what the router keeps in its block, gradients in the places of
-//! dead rows, and rows [0, num_rows).
+//! dead rows, mixes of calls that have no D yet, and rows [0, num_rows).
 template <class Backend, class T>
 status depth_router<Backend, T>::check_apart(const detail::region& written,
                                              int num_rows) const noexcept
@@ -113,6 +113,13 @@ status depth_router<Backend, T>::check_apart(const detail::region& written,
     const matrix place{gradient_place(call), config_.extent.width};
     if (overlap(written, checks.input(place, config_.extent, "gradient_slot"))) {
       return {code::aliasing, written.name, "lies over a gradient that is still to be read"};
+    }
+  }
+  const int end_pending = phase_ == phase::backward ? last_call_ + pending_calls_ : 0;
+  for (int call = last_call_; call < end_pending; ++call) {
+    const const_matrix mixed{mix_list_[static_cast<std::size_t>(call)], mix_stride_};
+    if (overlap(written, checks.input(mixed, config_.extent, "mix"))) {
+      return {code::aliasing, written.name, "lies over a mix that the next row_gradient reads"};
     }
   }
   if (num_rows == 0) { return {}; }
