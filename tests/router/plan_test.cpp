@@ -222,6 +222,11 @@ TEST_CASE("plan: what is no schedule and no forest is refused by name")
   CHECK(refusal(mhar::validate(items, {2, 2, 1})) == mhar::code::bad_value);
   CHECK_THROWS_AS((mhar::sweep_plan{items, {2, 2, 1}}), mhar::invalid_argument);
   CHECK_THROWS_AS(static_cast<void>(mhar::streaming_plan({})), mhar::invalid_argument);
+  // With one member the search divided by -5 + 3 + 2.
+  for (const std::vector<int>& refused : {std::vector<int>{-5}, {3, 2}}) {
+    CHECK_THROWS_AS(static_cast<void>(mhar::cheapest_passes(refused, {1, 1, 1, 1, 1})),
+                    mhar::invalid_argument);
+  }
   CHECK_THROWS_AS(static_cast<void>(mhar::delta_schedule(4, 0)), mhar::invalid_argument);
   CHECK_THROWS_AS(static_cast<void>(mhar::block_schedule(4, -1)), mhar::invalid_argument);
   const auto full = mhar::full_schedule(2);

@@ -140,7 +140,7 @@ private:
 //! The forest of least cost; among those the one of fewest bytes, and then of fewest slots. Dynamic
 //! programming: O(M^3) time (25 ms at M = 193), O(M^2) memory. The members of a pass are at most
 //! max_members, which bounds the slots by max_members - 1. Integer arithmetic: the same plan on
-//! every machine.
+//! every machine. Throws invalid_argument when num_items decreases or is negative.
 [[nodiscard]] std::vector<int> cheapest_passes(const std::vector<int>& num_items,
                                                const sweep_costs& costs, int max_members = 1 << 30);
 

@@ -143,6 +143,7 @@ private:
 inline std::vector<int> cheapest_passes(const std::vector<int>& num_items, const sweep_costs& costs,
                                         int max_members)
 {
+  check(validate(num_items, std::vector<int>(num_items.size(), 1)));
   return detail::plan_search{num_items, costs, max_members}.run();
 }
 
