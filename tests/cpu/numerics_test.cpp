@@ -8,6 +8,10 @@
 #include <cmath>
 #include <limits>
 
+#if defined(__SSE2__)
+#  include <xmmintrin.h>
+#endif
+
 using namespace mhar_test;
 
 namespace {
@@ -280,3 +284,22 @@ TEST_CASE("cpu: the vector exponential is exp within two units in the last place
   CHECK(mhar::cpu::detail::exponential(infinity) == infinity);
   CHECK(std::isnan(mhar::cpu::detail::exponential(std::nanf(""))));
 }
+
+#if defined(__SSE2__)
+TEST_CASE("cpu: float16 gradients of 1e-5 count where a thread reads subnormal floats as 0")
+{
+  small_call<mhar::float16> call = constant_rows<mhar::float16>({5, 72, 2, 0}, 2, 1, 1);
+  for (std::size_t i = 0; i < call.rows.size(); i += 3) {
+    call.rows[i] = mhar::round_to<mhar::float16>(-2.0f);
+  }
+  for (mhar::float16& value : call.upstream) { value = mhar::round_to<mhar::float16>(1e-5f); }
+  call.run();
+  const std::vector<float> expected = call.row_gradients;
+  CHECK(std::abs(expected[0]) > 1e-6f);
+  const unsigned int before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040u);  // flush to zero, denormals are zero
+  call.run();
+  _mm_setcsr(before);
+  CHECK(call.row_gradients == expected);
+}
+#endif

@@ -15,6 +15,10 @@
 #include <type_traits>
 #include <vector>
 
+#if defined(__SSE2__)
+#  include <xmmintrin.h>
+#endif
+
 using namespace mhar_test;
 
 namespace {
@@ -82,6 +86,29 @@ TEST_CASE_TEMPLATE("element: every 16-bit pattern widens as Eigen's does and rou
     REQUIRE(mhar::round_to<T>(wide).bits == stored.bits);
   }
 }
+
+#if defined(__SSE2__)
+TEST_CASE("element: float16 widens and rounds where a thread reads subnormal floats as 0")
+{
+  std::vector<float> widened;
+  for (std::uint32_t pattern = 0; pattern < 0x10000u; ++pattern) {
+    widened.push_back(mhar::to_float(mhar::float16{static_cast<std::uint16_t>(pattern)}));
+  }
+  const unsigned int before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040u);  // flush to zero, denormals are zero
+  std::vector<float> flushed;
+  std::vector<std::uint16_t> rounded;
+  for (std::uint32_t pattern = 0; pattern < 0x10000u; ++pattern) {
+    flushed.push_back(mhar::to_float(mhar::float16{static_cast<std::uint16_t>(pattern)}));
+    rounded.push_back(mhar::round_to<mhar::float16>(widened[pattern]).bits);
+  }
+  _mm_setcsr(before);
+  CHECK(std::memcmp(flushed.data(), widened.data(), sizeof(float) * widened.size()) == 0);
+  for (std::uint32_t pattern = 0; pattern < 0x10000u; ++pattern) {
+    REQUIRE((std::isnan(widened[pattern]) || rounded[pattern] == pattern));
+  }
+}
+#endif
 
 TEST_CASE_TEMPLATE("element: rounding is to nearest even, at and beside every tie", T,
                    mhar::bfloat16, mhar::float16)

@@ -36,6 +36,7 @@ template <class T>
       !enough.ok()) {
     return enough;
   }
+  const default_float_mode mode;
   arena memory{context.workspace};
   const single_site<T> single = fold_single<T>(problem, memory);
   advance_problem<T> pass = forward_pass(problem, single);

@@ -46,6 +46,7 @@ template <class T>
   if (const status enough = detail::enough_workspace(context, needed); !enough.ok()) {
     return enough;
   }
+  const detail::default_float_mode mode;
   detail::arena memory{context.workspace};
   detail::call_backward<T> call{memory, problem};
   call.fold();

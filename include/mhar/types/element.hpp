@@ -116,13 +116,19 @@ using accumulate_t = typename detail::accumulate<T>::type;
 #if defined(__CUDA_ARCH__)
   return __half2float(__ushort_as_half(value.bits));
 #else
-  // A multiplication by 2^112 moves the exponent bias from 15 to 127 and turns subnormals into normals exactly.
   const std::uint32_t magnitude = static_cast<std::uint32_t>(value.bits & 0x7fffu) << 13;
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
-  const float scaled = detail::bit_cast<float>(magnitude) * detail::bit_cast<float>(0x77800000u);
+  // Normal numbers: the exponent bias moves from 15 to 127.
   const std::uint32_t special =
       magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // infinity and NaN keep a full exponent
-  return detail::bit_cast<float>(detail::bit_cast<std::uint32_t>(scaled) | special | sign);
+  const std::uint32_t normal = (magnitude + 0x38000000u) | special;
+  // Subnormal ones: 2^-14 * (1 + m) - 2^-14 is exact, and never subnormal as a float: threads may read those as 0, as code
+  // compiled with -ffast-math makes them do, and gradients of 1e-5 would be lost.
+  const float subnormal =
+      detail::bit_cast<float>(magnitude + 0x38800000u) - detail::bit_cast<float>(0x38800000u);
+  const std::uint32_t bits =
+      magnitude < 0x00800000u ? detail::bit_cast<std::uint32_t>(subnormal) : normal;
+  return detail::bit_cast<float>(bits | sign);
 #endif
 }
 

@@ -4,6 +4,7 @@
 
 #include <mhar/cpu/context.hpp>
 #include <mhar/cpu/detail/arena.hpp>
+#include <mhar/cpu/detail/float_mode.hpp>
 #include <mhar/status.hpp>
 #include <mhar/types/shape.hpp>
 
@@ -40,12 +41,17 @@ struct chunk
   return {index, begin, begin + share + (index < longer ? 1 : 0)};
 }
 
-//! Calls body(i) for i in [0, count) on the executor.
+//! Calls body(i) for i in [0, count) on the executor, whose threads may be in any floating-point mode.
 template <class Body>
 void run_tasks(const executor& run, int count, Body body)
 {
   run(
-      count, [](void* argument, int index) { (*static_cast<Body*>(argument))(index); }, &body);
+      count,
+      [](void* argument, int index) {
+        const default_float_mode mode;
+        (*static_cast<Body*>(argument))(index);
+      },
+      &body);
 }
 
 //! The same for items of about `cost` elements of work each: neighbours share a task until it is worth a thread.
