@@ -286,18 +286,18 @@ public:
                                              : Count == 2 ? 4
                                                           : 8>;
 
-  //! Sums `Count` rows from row first_row + `First` on and sends what exists of them.
-  template <int First, int Count>
+  //! Sums `Count` rows from row first_row on and sends what exists of them.
+  template <int Count>
   __device__ __forceinline__ void sum_and_send(const cluster_storage<T>& shared) const
   {
     sums_of<Count> sums{};
 #pragma unroll
     for (int k = 0; k < Count; ++k) {
-      const key_sums<accumulate> of_row = sum(First + k);
+      const key_sums<accumulate> of_row = sum(k);
       sums[2 * k] = of_row.product;
       sums[2 * k + 1] = of_row.square;
     }
-    send<Count>(shared, sums, First);
+    send<Count>(shared, sums, 0);
   }
   //! Adds up what lanes have of the sums of rows first_row + `first` on and sends what exists of them.
   template <int Count>

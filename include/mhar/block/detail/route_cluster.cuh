@@ -278,7 +278,7 @@ private:
         }
         held.reload(to, chunks_ * 16);
       }
-      held.template sum_and_send<0, at_once>(block_.shared);
+      held.template sum_and_send<at_once>(block_.shared);
     }
   }
   [[nodiscard]] __device__ __forceinline__ int column() const
