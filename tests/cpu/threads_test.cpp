@@ -6,6 +6,8 @@
 
 #include <mhar/cpu/aligned_memory.hpp>
 
+#include <atomic>
+
 using namespace mhar_test;
 
 namespace {
@@ -41,4 +43,22 @@ TEST_CASE("cpu: two threads on the same inputs get the bits of one")
     CHECK(different_results<float, host_buffer>(shapes, 20, random, prepare) == 0);
     CHECK(different_results<mhar::bfloat16, host_buffer>(shapes, 20, random, prepare) == 0);
   }
+}
+
+TEST_CASE("cpu: a loop inside a task of the same pool ends")
+{
+  struct counter
+  {
+    mhar::cpu::thread_pool pool{3};
+    std::atomic<int> tasks{0};
+  } all;
+  all.pool.get()(
+      5,
+      [](void* outer, int) {
+        auto& inner = *static_cast<counter*>(outer);
+        inner.pool.get()(
+            7, [](void* counts, int) { ++static_cast<counter*>(counts)->tasks; }, &inner);
+      },
+      &all);
+  CHECK(all.tasks == 35);
 }

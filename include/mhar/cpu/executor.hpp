@@ -36,7 +36,8 @@ struct executor
 
 //! A fixed number of threads, one of them the caller's, that take tasks as they come free.
 //!
-//! Thread-safe  verbs on several host threads may share a pool: their parallel loops take turns.
+//! Thread-safe  verbs on several host threads may share a pool: their parallel loops take turns. A
+//!              loop inside a task of the same pool runs on the task's thread.
 //! Errors       the constructor throws std::system_error or std::bad_alloc; running does not.
 class thread_pool
 {
@@ -57,6 +58,8 @@ private:
   void work();
   void take_tasks(std::unique_lock<std::mutex>& lock);
   void stop() noexcept;
+
+  static inline thread_local const thread_pool* inside_ = nullptr;  // whose task this thread runs
 
   std::vector<std::thread> threads_;
   std::mutex turn_;                      // held by the caller whose loop runs

@@ -35,6 +35,11 @@ inline void thread_pool::stop() noexcept
 inline void thread_pool::parallel_for(void* state, int count, executor::task run, void* argument)
 {
   auto& pool = *static_cast<thread_pool*>(state);
+  if (inside_ == &pool) {
+    // The loop around this one holds the turn until this task is done.
+    for (int i = 0; i < count; ++i) { run(argument, i); }
+    return;
+  }
   const std::lock_guard<std::mutex> turn{pool.turn_};
   std::unique_lock<std::mutex> lock{pool.mutex_};
   pool.task_ = run;
@@ -65,7 +70,10 @@ inline void thread_pool::take_tasks(std::unique_lock<std::mutex>& lock)
     const executor::task run = task_;
     void* const argument = argument_;
     lock.unlock();
+    const thread_pool* const outside = inside_;
+    inside_ = this;
     run(argument, index);
+    inside_ = outside;
     lock.lock();
     --running_;
   }
