@@ -280,6 +280,53 @@ TEST_CASE("router: without positions no array need exist, and a router may move"
   for (const double gradient : numbers[1]) { CHECK(gradient == 0); }
 }
 
+TEST_CASE("router: without positions a private row that is a call's only source may be null")
+{
+  mhar::depth_schedule schedule;
+  schedule.num_rows = {0, 1};
+  schedule.private_rows = {mhar::private_row::present, mhar::private_row::absent};
+  mhar::router_config config =
+      run_type{full_case(2), streaming(mhar::full_schedule(2))}.router().config();
+  config.extent.num_positions = 0;
+  config.plan = mhar::streaming_plan(schedule);
+  const double query[6] = {};
+  for (auto& site : config.sites) {
+    site.parameters = {};
+    site.parameters.query = query;
+  }
+  alignas(256) static unsigned char block[1 << 14];
+  mhar::depth_router<naive_backend, double> router{config};
+  REQUIRE(router.memory().total <= sizeof(block));
+  mhar::check(router.bind(block, sizeof(block)));
+  mhar::check(router.begin_forward({}));
+  CHECK(router.route({}, 0, {}, {}).ok());
+}
+
+TEST_CASE("router: a listed row that no call could read is refused when it is appended")
+{
+  const auto data = full_case(2);
+  run_choices choices = streaming(data.options.schedule);
+  choices.rows = mhar::row_home::listed;
+  mhar::router_config config = run_type{data, choices}.router().config();
+  const std::vector<double> values(64, 1.0);
+  for (auto& site : config.sites) {
+    site.parameters = {};
+    site.parameters.query = values.data();
+  }
+  mhar::depth_router<naive_backend, double> router{config};
+  backend_array<naive_backend, unsigned char> memory{
+      static_cast<std::int64_t>(router.memory().total)};
+  mhar::check(router.bind(memory.data(), memory.size()));
+  mhar::check(router.begin_forward({}));
+  const auto* const odd =
+      reinterpret_cast<const double*>(reinterpret_cast<const char*>(values.data()) + 4);
+  const auto* const inside = reinterpret_cast<const double*>(memory.data() + 64);
+  CHECK(router.append(odd).code == mhar::code::bad_alignment);
+  CHECK(router.append(inside).code == mhar::code::aliasing);
+  CHECK(router.num_rows() == 0);
+  CHECK(router.append(values.data()).ok());
+}
+
 TEST_CASE("router: outputs that a sweep does not write are refused")
 {
   const auto data = full_case(2);

@@ -159,6 +159,14 @@ status depth_router<Backend, T>::append(const T* row) noexcept
   if (row == nullptr && config_.extent.num_positions != 0) {
     return {code::missing_argument, "row", "is required"};
   }
+  // Refused here: a row that a call refuses would stay in the list.
+  detail::checker checks;
+  const detail::region read =
+      checks.input(const_matrix{row, position_stride_}, config_.extent, "row");
+  if (!checks.ok()) { return checks.answer(); }
+  if (!read.empty() && block_.meets({read.begin, read.end()})) {
+    return {code::aliasing, "row", "lies over the router's block"};
+  }
   row_list_[static_cast<std::size_t>(num_rows_++)] = row;
   return {};
 }

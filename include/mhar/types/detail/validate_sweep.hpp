@@ -197,8 +197,10 @@ status validate(const advance_problem<T>& problem, const workspace_view& workspa
   checks.require(problem.inverse_rms != nullptr || problem.num_rows == 0 || positions == 0,
                  code::missing_argument, "inverse_rms", "the rows' inverse rms is required");
   if (problem.end == pass_end::finish_first) {
+    // Without positions the private row may be null.
     const bool any_source = problem.start == pass_start::kept || problem.num_rows > 0 ||
-                            problem.sites.null_source != nullptr || problem.private_row != nullptr;
+                            problem.sites.null_source != nullptr ||
+                            problem.private_row != nullptr || positions == 0;
     checks.require(any_source, code::bad_shape, "num_rows",
                    "the first call would finish without a source");
     detail::check_stage<T>(checks, problem.stage, extent, inputs);
