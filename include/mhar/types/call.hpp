@@ -48,7 +48,7 @@ struct route_problem
 //!   combined_gradient  [P, d] or absent  added to the gradient of o, after the output norm's backward
 //! Saved by the forward; an absent one is recomputed from the rows (docs say what that costs):
 //!   lse [P, H],  mix [P, d],  combined [P, d] (used with an output norm only),  inverse_rms [num_rows, P]
-//! Wanted:
+//! Wanted (an absent one is not computed; to want none is no error):
 //!   row_gradients      [num_rows][P, d]  ds
 //!   partial_gradient   [P, d]            equals do
 //!   gradients                            of the parameters

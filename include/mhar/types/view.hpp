@@ -150,6 +150,7 @@ struct const_rows
 };
 
 //! Rows as written: the gradients of the source rows, of any element type, in the same three layouts.
+//! The pointers are untyped: `type` has to say what they point to.
 struct gradient_rows
 {
   void* base = nullptr;
