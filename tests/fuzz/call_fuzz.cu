@@ -55,8 +55,7 @@ public:
   template <class Problem>
   [[nodiscard]] mhar::status run(const Problem& problem, std::size_t bytes)
   {
-    const device_buffer<unsigned char> scratch{static_cast<std::int64_t>(bytes)};
-    return run_in(problem, bytes == 0 ? nullptr : scratch.data(), bytes);
+    return run_with_scratch(*this, problem, bytes);
   }
   template <class Problem>
   [[nodiscard]] mhar::status run_in(const Problem& problem, void* workspace, std::size_t bytes)

@@ -40,4 +40,12 @@ mhar::status run_in_stream(const device_stream& stream, void* workspace, std::si
   return outcome;
 }
 
+//! backend.run_in with a workspace of `bytes` bytes that nothing else touches.
+template <class Backend, class Problem>
+mhar::status run_with_scratch(Backend& backend, const Problem& problem, std::size_t bytes)
+{
+  const device_buffer<unsigned char> scratch{static_cast<std::int64_t>(bytes)};
+  return backend.run_in(problem, bytes == 0 ? nullptr : scratch.data(), bytes);
+}
+
 }  // namespace mhar_test

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A router lets nothing be written over what it will read again, whichever pass runs: rows, gradients that wait, what it keeps
 //! in its block, parameters. Places of rows to come and of dead rows are free.
-#include "random_sweep.hpp"
-
-#include <doctest/doctest.h>
+#include "sweep_bodies.hpp"
 
 using namespace mhar_test;
 
@@ -84,8 +82,7 @@ TEST_CASE("router: nothing is written over rows that are still to be read")
       run.row_gradient(c);
     }
     run.finish_backward();
-    const sweep_distance worst = distance(run.results(), pass.data.expected());
-    CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+    check_close<double>(run.results(), pass.data.expected());
   }
 }
 
@@ -141,8 +138,7 @@ TEST_CASE("router: a call again is written over no row that a later call has rea
     run.row_gradient(c);
   }
   run.finish_backward();
-  const sweep_distance worst = distance(run.results(), pass.data.expected());
-  CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+  check_close<double>(run.results(), pass.data.expected());
 }
 
 TEST_CASE("router: nothing is written over what it keeps in its block, nor over a parameter")
@@ -192,8 +188,7 @@ TEST_CASE("router: nothing is written over what it keeps in its block, nor over 
     check_refused(router.finish_backward(run.context(), gradients.data()), "gradients");
   }
   run.finish_backward();
-  const sweep_distance worst = distance(run.results(), pass.data.expected());
-  CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+  check_close<double>(run.results(), pass.data.expected());
 }
 
 TEST_CASE("router: nothing is written over gradients that wait in the places of dead rows")
@@ -220,8 +215,7 @@ TEST_CASE("router: nothing is written over gradients that wait in the places of 
     run.row_gradient(c);
   }
   run.finish_backward();
-  const sweep_distance worst = distance(run.results(), pass.data.expected());
-  CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+  check_close<double>(run.results(), pass.data.expected());
 }
 
 TEST_CASE("router: nothing is written over a mix that the next pass reads")
@@ -246,8 +240,7 @@ TEST_CASE("router: nothing is written over a mix that the next pass reads")
     if (c > 0) { CHECK(router.recompute(run.context(), 0, run.inputs(0), outputs).ok()); }
   }
   run.finish_backward();
-  const sweep_distance worst = distance(run.results(), pass.data.expected());
-  CHECK_MESSAGE(worst.largest <= sweep_tolerance<double>, worst.name);
+  check_close<double>(run.results(), pass.data.expected());
 }
 
 TEST_CASE("router: a block over its rows or its parameters is refused")
