@@ -4,7 +4,7 @@
 #pragma once
 
 #include <mhar/block/detail/async_copy.cuh>
-#include <mhar/block/detail/bfloat16_pairs.cuh>
+#include <mhar/block/detail/operand_scales.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
 #include <mhar/block/sweep_tensor_params.cuh>
 
@@ -28,7 +28,7 @@ namespace block {
 //! Shared       shared_bytes
 //! Barriers     one when a row is new, one more when the pass `Ends` a call
 //! Numerics     a position's bits do not depend on the number of calls
-template <int HeadWidth, int Rows, class State, int Blocks, bool Ends>
+template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends>
 class advance_rows
 {
 public:
@@ -47,7 +47,7 @@ public:
   {
     const int width = num_heads * HeadWidth;
     return 8 * (width + num_heads) +
-           num_heads * static_cast<int>(detail::call_ending::parts_size(width, num_heads));
+           num_heads * static_cast<int>(detail::call_ending<T>::parts_size(width, num_heads));
   }
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int queries_end(int num_calls, int num_heads)
   {
@@ -59,7 +59,8 @@ public:
     return queries_end(num_calls, num_heads) + (Ends ? ending_size(num_heads) * 4 : 0);
   }
 
-  __device__ __forceinline__ advance_rows(const advance_tensor_params& pass, unsigned char* shared)
+  __device__ __forceinline__ advance_rows(const advance_tensor_params<T>& pass,
+                                          unsigned char* shared)
       : pass_{pass},
         shared_{*reinterpret_cast<storage*>(shared)},
         first_mixes_{
@@ -165,7 +166,7 @@ private:
   {
 #pragma unroll
     for (int n = 0; n < Rows; ++n) {
-      const bfloat16* const from =
+      const T* const from =
           pass_.rows + n * pass_.row_stride + position_ * pass_.position_stride + column_;
 #pragma unroll
       for (int u = 0; u < vectors; ++u) { rows_[n][u] = detail::load_vector(from + u * 32); }
@@ -189,13 +190,15 @@ private:
     constexpr float scale = thread::overflow_scale<float>;
     float sum = 0;
 #pragma unroll
-    for (int u = 0; u < vectors; ++u) { sum = detail::add_squares(rows_[Rows - 1][u], 1.0f, sum); }
+    for (int u = 0; u < vectors; ++u) {
+      sum = detail::add_squares<T>(rows_[Rows - 1][u], 1.0f, sum);
+    }
     float scaled = sum * scale * scale;
     if (thread::overflowed(sum)) {
       scaled = 0;
 #pragma unroll
       for (int u = 0; u < vectors; ++u) {
-        scaled = detail::add_squares(rows_[Rows - 1][u], scale, scaled);
+        scaled = detail::add_squares<T>(rows_[Rows - 1][u], scale, scaled);
       }
     }
 #pragma unroll
@@ -250,17 +253,19 @@ private:
       if (has_call) { query = detail::load_shared(own + (t ^ swap) * 64); }
 #pragma unroll
       for (int n = 0; n < Rows; ++n) {
-        detail::multiply_add_16(sums[n][t % chains], query.x, query.y, query.z, query.w,
-                                detail::pair_of(rows_[n][t / 2], t % 2 * 2),
-                                detail::pair_of(rows_[n][t / 2], t % 2 * 2 + 1));
+        detail::multiply_add_16<T>(sums[n][t % chains], query.x, query.y, query.z, query.w,
+                                   detail::pair_of(rows_[n][t / 2], t % 2 * 2),
+                                   detail::pair_of(rows_[n][t / 2], t % 2 * 2 + 1));
       }
     }
 #pragma unroll
     for (int n = 0; n < Rows; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        logits[n][e] = sums[n][0][e] + sums[n][0][e + 2];
-        if constexpr (chains == 2) { logits[n][e] += sums[n][1][e] + sums[n][1][e + 2]; }
+        logits[n][e] = detail::join_parts<T>(sums[n][0][e], sums[n][0][e + 2]);
+        if constexpr (chains == 2) {
+          logits[n][e] += detail::join_parts<T>(sums[n][1][e], sums[n][1][e + 2]);
+        }
       }
     }
   }
@@ -337,8 +342,8 @@ private:
 #pragma unroll
         for (int n = 0; n < Rows; ++n) {
           const std::uint32_t values = detail::pair_of(rows_[n][u], e);
-          pair.x = fmaf(weights[n], detail::first_of(values), pair.x);
-          pair.y = fmaf(weights[n], detail::second_of(values), pair.y);
+          pair.x = fmaf(weights[n], detail::first_of<T>(values), pair.x);
+          pair.y = fmaf(weights[n], detail::second_of<T>(values), pair.y);
         }
         mix[2 * e] = pair.x;
         mix[2 * e + 1] = pair.y;
@@ -364,18 +369,18 @@ private:
   __device__ __forceinline__ void end_first()
   {
     float* const parts = first_lse() + 8 * pass_.num_heads +
-                         head_ * detail::call_ending::parts_size(pass_.width, pass_.num_heads);
+                         head_ * detail::call_ending<T>::parts_size(pass_.width, pass_.num_heads);
     __syncthreads();
 #pragma unroll 1
     for (int row = head_; row < 8 && inside_of(row); row += pass_.num_heads) {
       float* const values = first_mixes_ + row * pass_.width;
-      detail::position_finish<2, 1>{pass_.ending}.run(
+      detail::position_finish<T, 2, 1>{pass_.ending}.run(
           std::int64_t{blockIdx.x} * 8 + row,
           detail::mix_source<float>{values, first_lse() + row * pass_.num_heads}, values, parts);
     }
   }
 
-  const advance_tensor_params& pass_;
+  const advance_tensor_params<T>& pass_;
   storage& shared_;
   float* first_mixes_;
   int head_;

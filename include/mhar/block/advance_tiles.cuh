@@ -5,7 +5,7 @@
 
 #include <mhar/block/advance_tiles_layout.cuh>
 #include <mhar/block/detail/async_copy.cuh>
-#include <mhar/block/detail/bfloat16_pairs.cuh>
+#include <mhar/block/detail/operand_scales.cuh>
 #include <mhar/block/detail/swizzled_tile.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
 #include <mhar/block/detail/tile_copy.cuh>
@@ -34,15 +34,16 @@ namespace block {
 //! Barriers     one, and one more when a row is new
 //! Shared       advance_tiles_layout
 //! Numerics     rows in tiles, softmax online; a call's bits do not depend on the others
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 class advance_tiles
 {
 public:
-  using layout = advance_tiles_layout<HeadWidth>;
+  using layout = advance_tiles_layout<T, HeadWidth>;
   using tile = detail::swizzled_tile<HeadWidth>;
   static constexpr int max_calls = 8 * Halves;
 
-  __device__ __forceinline__ advance_tiles(const advance_tensor_params& pass, unsigned char* shared)
+  __device__ __forceinline__ advance_tiles(const advance_tensor_params<T>& pass,
+                                           unsigned char* shared)
       : pass_{pass},
         first_call_{static_cast<int>(blockIdx.y) * max_calls},
         num_calls_{(min)(pass.num_calls - first_call_, max_calls)},
@@ -186,9 +187,9 @@ private:
   {
     return Ends && first_call_ == 0;
   }
-  [[nodiscard]] __device__ __forceinline__ detail::call_ending* ending() const
+  [[nodiscard]] __device__ __forceinline__ detail::call_ending<T>* ending() const
   {
-    return reinterpret_cast<detail::call_ending*>(shared_ + at_.ending);
+    return reinterpret_cast<detail::call_ending<T>*>(shared_ + at_.ending);
   }
   //! Of each place: heads that have left their mix, and 1 + the last position that was ended there.
   [[nodiscard]] __device__ __forceinline__ volatile int* counters() const
@@ -250,7 +251,7 @@ private:
         const int call = next_line_ + 8 * Halves;
         const int count = num_calls_ - call;
         const State* const states = state_of((min)(call + row_, num_calls_ - 1), next_);
-        copy_lines(slot, reinterpret_cast<const bfloat16*>(states) + quad_ * 8, row_ < count);
+        copy_lines(slot, reinterpret_cast<const T*>(states) + quad_ * 8, row_ < count);
         if (lane_ < (min)(count, 8)) {
           detail::copy_async_4(scalars(slot) + lane_,
                                pass_.state_lse + head_index(call + lane_, next_));
@@ -278,7 +279,7 @@ private:
 
   //! A lane's vectors of a line. Lines that do not exist become zero: they have no weight, and zero
   //! times anything else would not do.
-  __device__ __forceinline__ void copy_lines(int slot, const bfloat16* from, bool exists) const
+  __device__ __forceinline__ void copy_lines(int slot, const T* from, bool exists) const
   {
     const std::uint32_t target = address(slot);
 #pragma unroll
@@ -331,7 +332,7 @@ private:
   __device__ __forceinline__ void wait_for_place(int position) const;
   __device__ __forceinline__ void end_position(int position, int slot);
 
-  const advance_tensor_params& pass_;
+  const advance_tensor_params<T>& pass_;
   int first_call_;  // of this block
   int num_calls_;
   layout at_;
@@ -344,7 +345,7 @@ private:
   unsigned char* slots_;
   unit next_;      // to be copied
   int next_line_;  // below 0: the states
-  const bfloat16* row_ahead_;
+  const T* row_ahead_;
   const float* inverse_ahead_;
   float mixes_[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(steps)][4];
   float reference_[static_cast<std::size_t>(Halves)];  // weights are exp2(logit - reference)

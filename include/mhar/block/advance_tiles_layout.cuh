@@ -12,7 +12,7 @@ namespace block {
 //! queries, the sums of squares of new rows, [2][positions][heads], and their inverse rms,
 //! [positions]. Where the first call has an ending, places for its mixes of a few positions follow,
 //! with the lse of each, two counters per place, and how it ends.
-template <int HeadWidth>
+template <class T, int HeadWidth>
 struct advance_tiles_layout
 {
   static constexpr int lines_bytes = 8 * HeadWidth * 2;
@@ -40,7 +40,7 @@ struct advance_tiles_layout
     lse = mixes + num_places * num_heads * HeadWidth * 4;
     counters = lse + num_places * num_heads * 4;
     ending = (counters + num_places * 8 + 7) / 8 * 8;
-    total = ending + (has_ending ? static_cast<int>(sizeof(detail::call_ending)) : 0);
+    total = ending + (has_ending ? static_cast<int>(sizeof(detail::call_ending<T>)) : 0);
   }
 };
 

@@ -21,7 +21,7 @@ namespace block {
 //! Barriers     one, and one over the cluster
 //! Shared       shared_bytes
 //! Numerics     a position's bits do not depend on the number of calls
-template <int Width, int Chunks, class State, bool Split>
+template <class T, int Width, int Chunks, class State, bool Split>
 class advance_wide
 {
 public:
@@ -36,7 +36,7 @@ public:
            teams * pieces * Width * 4 + (Split ? teams * piece_sums::bytes(pieces * spread) : 0);
   }
 
-  __device__ __forceinline__ advance_wide(const advance_wide_params& pass, unsigned char* shared)
+  __device__ __forceinline__ advance_wide(const advance_wide_params<T>& pass, unsigned char* shared)
       : pass_{pass},
         place_{pass.pieces, pass.spread},
         lane_{static_cast<int>(threadIdx.x % 32)},
@@ -86,6 +86,7 @@ public:
 
 private:
   static constexpr int vectors = Width / 32;
+  static constexpr float mix_scale = detail::operand_scales<T>::mix;
   static constexpr int group_vectors = vectors * 64;  // 16 bytes each, of eight calls
   static constexpr int finish_vectors = (Width + 255) / 256;
 
@@ -116,8 +117,8 @@ private:
   __device__ __forceinline__ void load_row(std::int64_t position, int c, int u)
   {
     const int row = c * 8 + row_;
-    const bfloat16* const from = pass_.rows + row * pass_.row_stride +
-                                 position * pass_.position_stride + column_ + quad_ * 8;
+    const T* const from = pass_.rows + row * pass_.row_stride + position * pass_.position_stride +
+                          column_ + quad_ * 8;
     rows_[c][u] =
         row < pass_.num_rows ? detail::load_vector(from + u * 32) : make_uint4(0, 0, 0, 0);
   }
@@ -144,7 +145,7 @@ private:
       if (pass_.stage.partial.is_vector && v * 256 + lane_ * 8 < Width) {
         const const_matrix& partial = pass_.stage.partial.matrix;
         partial_[v] =
-            detail::load_vector(static_cast<const bfloat16*>(partial.data) +
+            detail::load_vector(static_cast<const T*>(partial.data) +
                                 position * partial.position_stride + column_ + v * 256 + lane_ * 8);
       }
     }
@@ -173,16 +174,16 @@ private:
       const uint4 a = queries[t * 32];
 #pragma unroll
       for (int c = 0; c < Chunks; ++c) {
-        detail::multiply_add_16(sums[c], a.x, a.y, a.z, a.w,
-                                detail::pair_of(rows_[c][t / 2], t % 2 * 2),
-                                detail::pair_of(rows_[c][t / 2], t % 2 * 2 + 1));
+        detail::multiply_add_16<T>(sums[c], a.x, a.y, a.z, a.w,
+                                   detail::pair_of(rows_[c][t / 2], t % 2 * 2),
+                                   detail::pair_of(rows_[c][t / 2], t % 2 * 2 + 1));
       }
     }
     float added[static_cast<std::size_t>(2 * Chunks)];
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
-      added[2 * c] = sums[c][0] + sums[c][2];
-      added[2 * c + 1] = sums[c][1] + sums[c][3];
+      added[2 * c] = detail::join_parts<T>(sums[c][0], sums[c][2]);
+      added[2 * c + 1] = detail::join_parts<T>(sums[c][1], sums[c][3]);
     }
     if constexpr (Split) {
       const piece_sums exchange{place_, exchange_};
@@ -264,10 +265,10 @@ private:
     std::uint32_t a[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
-      const float first = weights[c][0] * factor;
-      const float second = weights[c][1] * factor;
-      a[2 * c] = detail::make_pair(first, second);
-      a[2 * c + 1] = detail::make_low_pair(a[2 * c], first, second);
+      const float first = weights[c][0] * factor * mix_scale;
+      const float second = weights[c][1] * factor * mix_scale;
+      a[2 * c] = detail::make_pair<T>(first, second);
+      a[2 * c + 1] = detail::make_low_pair<T>(a[2 * c], first, second);
     }
     combine(position, group, a, carried, next);
   }
@@ -292,13 +293,13 @@ private:
       for (int e = 0; e < 4; ++e) {
         float sums[4] = {0, 0, 0, 0};
         const std::uint32_t b0 = detail::transpose(detail::pair_of(rows_[0][u], e));
-        if constexpr (Chunks == 1) { detail::multiply_add_8(sums, a[0], a[1], b0); }
+        if constexpr (Chunks == 1) { detail::multiply_add_8<T>(sums, a[0], a[1], b0); }
         else {
-          detail::multiply_add_16(sums, a, b0,
-                                  detail::transpose(detail::pair_of(rows_[Chunks - 1][u], e)));
+          detail::multiply_add_16<T>(sums, a, b0,
+                                     detail::transpose(detail::pair_of(rows_[Chunks - 1][u], e)));
         }
-        values[2 * e] = sums[0] + sums[2];
-        values[2 * e + 1] = sums[1] + sums[3];
+        values[2 * e] = (sums[0] + sums[2]) * (1 / mix_scale);
+        values[2 * e + 1] = (sums[1] + sums[3]) * (1 / mix_scale);
       }
       if (ahead) {
 #pragma unroll
@@ -352,8 +353,8 @@ private:
       if (pass_.stage.partial.is_vector) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          partial[2 * e] = detail::first_of(detail::pair_of(partial_[v], e));
-          partial[2 * e + 1] = detail::second_of(detail::pair_of(partial_[v], e));
+          partial[2 * e] = detail::first_of<T>(detail::pair_of(partial_[v], e));
+          partial[2 * e + 1] = detail::second_of<T>(detail::pair_of(partial_[v], e));
         }
       }
       else {
@@ -364,7 +365,7 @@ private:
     __syncwarp();
   }
 
-  const advance_wide_params& pass_;
+  const advance_wide_params<T>& pass_;
   detail::warp_place<Split> place_;
   int round_ = 0;
   std::uint32_t exchange_;

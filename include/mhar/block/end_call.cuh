@@ -8,24 +8,25 @@ MHAR_NAMESPACE_BEGIN
 namespace block {
 
 //! A call whose mix is known, but for a private row.
+template <class T>
 struct end_call_params
 {
   std::int64_t num_positions = 0;
   std::int64_t first_position = 0;   //!< of those that state and state_lse hold
   const void* state = nullptr;       //!< [num_positions, d]
   const float* state_lse = nullptr;  //!< [num_positions, H]
-  detail::call_ending ending;
+  detail::call_ending<T> ending;
 };
 
 //! `Warps` of a block of 8 per position.
-template <int Vectors, int Warps, class State>
+template <class T, int Vectors, int Warps, class State>
 class end_call
 {
 public:
   static constexpr int num_threads = 256;
   static constexpr int positions_per_block = num_threads / 32 / Warps;
 
-  __device__ __forceinline__ end_call(const end_call_params& call, float* shared)
+  __device__ __forceinline__ end_call(const end_call_params<T>& call, float* shared)
       : call_{call}, group_{static_cast<int>(threadIdx.x) / 32 / Warps}
   {
     values_ = shared + group_ * floats_of(call.ending);
@@ -33,41 +34,41 @@ public:
   }
 
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr std::int64_t shared_bytes(
-      const detail::call_ending& ending)
+      const detail::call_ending<T>& ending)
   {
     return 4 * positions_per_block * floats_of(ending);
   }
 
   __device__ __forceinline__ void run()
   {
-    const detail::call_ending& ending = call_.ending;
+    const detail::call_ending<T>& ending = call_.ending;
     const std::int64_t at = std::int64_t{blockIdx.x} * positions_per_block + group_;
     if (at >= call_.num_positions) { return; }
     const detail::mix_source<State> source{
         static_cast<const State*>(call_.state) + at * ending.width,
         call_.state_lse + at * ending.num_heads};
-    detail::position_finish<Vectors, Warps>{ending}.run(call_.first_position + at, source, values_,
-                                                        parts_);
+    detail::position_finish<T, Vectors, Warps>{ending}.run(call_.first_position + at, source,
+                                                           values_, parts_);
   }
 
 private:
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr std::int64_t values_size(
-      const detail::call_ending& ending)
+      const detail::call_ending<T>& ending)
   {
     return ending.has_norm ? ending.width : 0;
   }
   //! Of a position, whose values start at a multiple of 16 bytes.
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr std::int64_t floats_of(
-      const detail::call_ending& ending)
+      const detail::call_ending<T>& ending)
   {
     const std::int64_t parts =
         ending.private_row.data == nullptr
             ? 0
-            : detail::call_ending::parts_size(ending.width, ending.num_heads);
+            : detail::call_ending<T>::parts_size(ending.width, ending.num_heads);
     return values_size(ending) + (parts + 3) / 4 * 4;
   }
 
-  const end_call_params& call_;
+  const end_call_params<T>& call_;
   int group_;
   float* values_;
   float* parts_;

@@ -9,19 +9,20 @@ MHAR_NAMESPACE_BEGIN
 namespace block {
 
 //! A call whose state is its mix already, and that is stored as any type, anywhere.
+template <class T>
 struct finish_call_params
 {
   std::int64_t width = 0;
   int num_heads = 1;
   const void* state = nullptr;       //!< [P, d]
   const float* state_lse = nullptr;  //!< [P, H]
-  detail::mix_stage stage;
+  detail::mix_stage<T> stage;
   float* lse = nullptr;  //!< [P, H]; may be null
 };
 
 //! Position blockIdx.x. No barrier.
-template <class State>
-__device__ __forceinline__ void finish_call(const finish_call_params& call)
+template <class T, class State>
+__device__ __forceinline__ void finish_call(const finish_call_params<T>& call)
 {
   const std::int64_t position = blockIdx.x;
   const float gate = call.stage.load_gate();
@@ -42,27 +43,28 @@ __device__ __forceinline__ void finish_call(const finish_call_params& call)
 }
 
 //! A row whose calls have all been gathered.
+template <class T>
 struct finish_row_params
 {
   std::int64_t width = 0;
   float inverse_width = 0;
-  const bfloat16* row = nullptr;
+  const T* row = nullptr;
   std::int64_t position_stride = 0;
   const void* state = nullptr;         //!< [P, d]
   const float* head_sum = nullptr;     //!< [P]
   const float* inverse_rms = nullptr;  //!< [P]
-  detail::column_matrix<matrix> gradient;
+  detail::column_matrix<T, matrix> gradient;
 };
 
 //! ds = A + r B - (r^2/d) c s of position blockIdx.x. No barrier.
-template <class State>
-__device__ __forceinline__ void finish_row(const finish_row_params& row)
+template <class T, class State>
+__device__ __forceinline__ void finish_row(const finish_row_params<T>& row)
 {
   const std::int64_t position = blockIdx.x;
   const float inverse = row.inverse_rms[position];
   const float factor = -inverse * row.head_sum[position] * row.inverse_width;
   const State* const state = static_cast<const State*>(row.state) + position * row.width;
-  const bfloat16* const values = row.row + position * row.position_stride;
+  const T* const values = row.row + position * row.position_stride;
   for (std::int64_t k = threadIdx.x * 8; k < row.width; k += blockDim.x * 8) {
     float sums[8];
     float source[8];
@@ -76,30 +78,31 @@ __device__ __forceinline__ void finish_row(const finish_row_params& row)
 }
 
 //! New rows of a pass.
+template <class T>
 struct row_statistics_params
 {
   std::int64_t num_positions = 0;
   std::int64_t width = 0;
   float inverse_width = 0;  //!< 1 / the width of the norm
   float eps = 0;
-  const bfloat16* rows = nullptr;
+  const T* rows = nullptr;
   std::int64_t row_stride = 0;
   std::int64_t position_stride = 0;
   float* inverse_rms = nullptr;  //!< [rows, P]
 };
 
 //! Row blockIdx.y, a warp per position.
-__device__ __forceinline__ void find_row_statistics(const row_statistics_params& pass)
+template <class T>
+__device__ __forceinline__ void find_row_statistics(const row_statistics_params<T>& pass)
 {
   const std::int64_t position = blockIdx.x * std::int64_t{blockDim.x / 32} + threadIdx.x / 32;
   if (position >= pass.num_positions) { return; }
-  const bfloat16* const row =
-      pass.rows + blockIdx.y * pass.row_stride + position * pass.position_stride;
+  const T* const row = pass.rows + blockIdx.y * pass.row_stride + position * pass.position_stride;
   const auto sum_under = [&](float scale) {
     float sum = 0;
 #pragma unroll 4
     for (std::int64_t k = threadIdx.x % 32 * 8; k < pass.width; k += 256) {
-      sum = detail::add_squares(detail::load_vector(row + k), scale, sum);
+      sum = detail::add_squares<T>(detail::load_vector(row + k), scale, sum);
     }
     return detail::warp_sum(sum);
   };

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <mhar/block/detail/async_copy.cuh>
-#include <mhar/block/detail/bfloat16_pairs.cuh>
+#include <mhar/block/detail/operand_scales.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
 #include <mhar/block/sweep_tensor_params.cuh>
 
@@ -23,7 +23,7 @@ namespace block {
 //! Barriers     three per tile
 //! Shared       shared_bytes
 //! Numerics     calls in order; a position's bits do not depend on the number of rows
-template <int HeadWidth, int Calls, class State>
+template <class T, int HeadWidth, int Calls, class State>
 class gather_calls
 {
 public:
@@ -36,7 +36,7 @@ public:
     return (num_heads * 3 * Calls * HeadWidth + num_rows * 8 * num_heads) * 4;
   }
 
-  __device__ __forceinline__ gather_calls(const gather_tensor_params& pass, float* shared)
+  __device__ __forceinline__ gather_calls(const gather_tensor_params<T>& pass, float* shared)
       : pass_{pass},
         head_{static_cast<int>(threadIdx.x / 32)},
         lane_{static_cast<int>(threadIdx.x % 32)},
@@ -138,7 +138,7 @@ private:
 
   __device__ __forceinline__ void load_row(int m)
   {
-    const bfloat16* const row =
+    const T* const row =
         pass_.rows + m * pass_.row_stride + position_ * pass_.position_stride + column_;
 #pragma unroll
     for (int u = 0; u < vectors; ++u) { row_values_[u] = detail::load_vector(row + u * 32); }
@@ -151,8 +151,8 @@ private:
   {
 #pragma unroll
     for (int c = 0; c < Calls; ++c) {
-      const bfloat16* const gradient = pass_.call_gradients + c * pass_.call_stride +
-                                       position_ * pass_.call_position_stride + column_;
+      const T* const gradient = pass_.call_gradients + c * pass_.call_stride +
+                                position_ * pass_.call_position_stride + column_;
 #pragma unroll
       for (int u = 0; u < vectors; ++u) {
         gradients_[c][u] = detail::load_vector(gradient + u * 32);
@@ -162,11 +162,11 @@ private:
     }
     load_row(0);
     if (pass_.mix == nullptr) { return; }
-    const bfloat16* const mix = pass_.mix + position_ * pass_.mix_position_stride + column_;
+    const T* const mix = pass_.mix + position_ * pass_.mix_position_stride + column_;
     float sum = 0;
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-      sum = detail::add_products(detail::load_vector(mix + u * 32), gradients_[0][u], sum);
+      sum = detail::add_products<T>(detail::load_vector(mix + u * 32), gradients_[0][u], sum);
     }
     dot_[0] = quad_sum(sum);
     if (quad_ == 0 && inside_) { pass_.dot[head_index(0)] = dot_[0]; }
@@ -186,12 +186,12 @@ private:
     for (int t = 0; t < steps; ++t) {
       uint4 a = make_uint4(0, 0, 0, 0);
       if (row_ < Calls) { a = image_[row_ * steps * 4 + t * 4 + quad_]; }
-      detail::multiply_add_16(logits, a.x, a.y, a.z, a.w,
-                              detail::pair_of(row_values_[t / 2], t % 2 * 2),
-                              detail::pair_of(row_values_[t / 2], t % 2 * 2 + 1));
+      detail::multiply_add_16<T>(logits, a.x, a.y, a.z, a.w,
+                                 detail::pair_of(row_values_[t / 2], t % 2 * 2),
+                                 detail::pair_of(row_values_[t / 2], t % 2 * 2 + 1));
     }
-    logits[0] += logits[2];
-    logits[1] += logits[3];
+    logits[0] = detail::join_parts<T>(logits[0], logits[2]);
+    logits[1] = detail::join_parts<T>(logits[1], logits[3]);
     float weights[Calls];  // alpha * a
     float factors[Calls];  // r * dl
     float head_sum = 0;
@@ -203,7 +203,7 @@ private:
       float product = 0;
 #pragma unroll
       for (int u = 0; u < vectors; ++u) {
-        product = detail::add_products(row_values_[u], gradients_[c][u], product);
+        product = detail::add_products<T>(row_values_[u], gradients_[c][u], product);
       }
       product = quad_sum(product);
       const bool single = logit_gate_[c] == 0;
@@ -257,8 +257,8 @@ private:
       even = row_ == c ? first : even;
       odd = row_ == c ? second : odd;
     }
-    const std::uint32_t high = detail::make_pair(even, odd);
-    const std::uint32_t low = detail::make_low_pair(high, even, odd);
+    const std::uint32_t high = detail::make_pair<bfloat16>(even, odd);
+    const std::uint32_t low = detail::make_low_pair<bfloat16>(high, even, odd);
     // All products first, then what they are added to: a place belongs to one lane.
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
@@ -267,8 +267,14 @@ private:
       for (int e = 0; e < 2; ++e) {
         const std::uint32_t a0 = detail::transpose(detail::pair_of(row_values_[u], 2 * e));
         const std::uint32_t a1 = detail::transpose(detail::pair_of(row_values_[u], 2 * e + 1));
-        detail::multiply_add_8(sums[e], a0, a1, high);
-        detail::multiply_add_8(sums[e], a0, a1, low);
+        const std::uint32_t wide0 = detail::make_wide_pair<T>(a0);
+        const std::uint32_t wide1 = detail::make_wide_pair<T>(a1);
+        detail::multiply_add_8<bfloat16>(sums[e], wide0, wide1, high);
+        detail::multiply_add_8<bfloat16>(sums[e], wide0, wide1, low);
+        if constexpr (detail::has_wide_rest<T>) {
+          detail::multiply_add_8<bfloat16>(sums[e], detail::make_wide_rest(a0, wide0),
+                                           detail::make_wide_rest(a1, wide1), high);
+        }
       }
       if (2 * quad_ >= Calls) { continue; }
       float* const to = query_sums_ + 2 * quad_ * HeadWidth + u * 32 + row_ / 2 * 8 + row_ % 2;
@@ -297,8 +303,8 @@ private:
 #pragma unroll
         for (int c = 0; c < Calls; ++c) {
           const std::uint32_t gradient = detail::pair_of(gradients_[c][u], e);
-          pair.x = fmaf(weights[c], detail::first_of(gradient), pair.x);
-          pair.y = fmaf(weights[c], detail::second_of(gradient), pair.y);
+          pair.x = fmaf(weights[c], detail::first_of<T>(gradient), pair.x);
+          pair.y = fmaf(weights[c], detail::second_of<T>(gradient), pair.y);
         }
         sums[2 * e] = pair.x;
         sums[2 * e + 1] = pair.y;
@@ -325,15 +331,16 @@ private:
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const std::uint32_t values = detail::pair_of(row_values_[u], e);
-        sums[2 * e] = fmaf(correction, inverse_ * detail::first_of(values), sums[2 * e]);
-        sums[2 * e + 1] = fmaf(correction, inverse_ * detail::second_of(values), sums[2 * e + 1]);
+        sums[2 * e] = fmaf(correction, inverse_ * detail::first_of<T>(values), sums[2 * e]);
+        sums[2 * e + 1] =
+            fmaf(correction, inverse_ * detail::second_of<T>(values), sums[2 * e + 1]);
       }
       detail::store_vector(
           pass_.row_gradient + position_ * pass_.gradient_stride + column_ + u * 32, sums);
     }
   }
 
-  const gather_tensor_params& pass_;
+  const gather_tensor_params<T>& pass_;
   int head_;
   int lane_;
   int row_;   // i: a position, or a call of an operand

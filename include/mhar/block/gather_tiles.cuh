@@ -25,11 +25,11 @@ namespace block {
 //! Cluster      the heads
 //! Shared       gather_tiles_layout
 //! Numerics     calls in chunks of 16; a position's bits do not depend on the number of rows
-template <int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
+template <class T, int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
 class gather_tiles
 {
 public:
-  using view = detail::gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
+  using view = detail::gather_tiles_view<T, HeadWidth, MemberTiles, State, Segmented>;
   static constexpr int score_warps = tuning::sweep_policy::gather_score_warps;
   static constexpr int column_tiles =
       Chunks <= 4 ? 2 : 1;  //!< of a warp: dw of many calls fills the registers
@@ -37,8 +37,8 @@ public:
   static constexpr int copy_warps = Chunks <= 4 ? 2 : 1;
   static constexpr int num_threads = 32 * (score_warps + column_warps + copy_warps + 1);
 
-  __device__ __forceinline__ gather_tiles(const gather_tensor_params& pass, unsigned char* shared,
-                                          int segment)
+  __device__ __forceinline__ gather_tiles(const gather_tensor_params<T>& pass,
+                                          unsigned char* shared, int segment)
       : view_{pass, shared, segment}, shared_{shared}
   {
   }
@@ -58,32 +58,32 @@ public:
   {
     const int warp = static_cast<int>(threadIdx.x / 32);
     if (warp < score_warps) {
-      detail::gather_tiles_scores<HeadWidth, score_warps, (Chunks <= score_warps), MemberTiles,
+      detail::gather_tiles_scores<T, HeadWidth, score_warps, (Chunks <= score_warps), MemberTiles,
                                   State, Segmented>{view_, warp}
           .run();
     }
     else if (warp < score_warps + column_warps) {
-      detail::gather_tiles_columns<HeadWidth, Chunks, column_tiles, MemberTiles, State, Segmented>{
-          view_, warp - score_warps}
+      detail::gather_tiles_columns<T, HeadWidth, Chunks, column_tiles, MemberTiles, State,
+                                   Segmented>{view_, warp - score_warps}
           .run();
     }
     else if (warp < score_warps + column_warps + copy_warps) {
-      detail::gather_tiles_copies<HeadWidth, copy_warps, MemberTiles, State, Segmented>{
+      detail::gather_tiles_copies<T, HeadWidth, copy_warps, MemberTiles, State, Segmented>{
           view_, warp - score_warps - column_warps}
           .run();
     }
     else if (view_.at.num_slots >= 2 * view::layout::max_batch) {
-      detail::gather_tiles_finish<HeadWidth, view::layout::max_batch, MemberTiles, State,
+      detail::gather_tiles_finish<T, HeadWidth, view::layout::max_batch, MemberTiles, State,
                                   Segmented>{view_}
           .run();
     }
     else if (view_.at.num_slots >= view::layout::max_batch) {
-      detail::gather_tiles_finish<HeadWidth, view::layout::max_batch / 2, MemberTiles, State,
+      detail::gather_tiles_finish<T, HeadWidth, view::layout::max_batch / 2, MemberTiles, State,
                                   Segmented>{view_}
           .run();
     }
     else {
-      detail::gather_tiles_finish<HeadWidth, 1, MemberTiles, State, Segmented>{view_}.run();
+      detail::gather_tiles_finish<T, HeadWidth, 1, MemberTiles, State, Segmented>{view_}.run();
     }
   }
 

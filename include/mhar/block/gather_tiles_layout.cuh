@@ -2,18 +2,19 @@
 //! Shared memory of gather_tiles, as host and device see it.
 #pragma once
 
+#include <mhar/block/detail/packed_queries.cuh>
 #include <mhar/block/detail/tile_copy.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! Byte offsets. The block's: queries (both parts), barriers, the head sums that the cluster sends
+//! Byte offsets. The block's: queries (all parts), barriers, the head sums that the cluster sends
 //! [4][H][batch][members], the ring of factors, and the head sum of every position's finished row
 //! so far (when calls come in segments). Then slots, each all that belongs to one position: gradients
 //! of the calls, rows, kept gradients (where results are put, too), the finished row in float, the
 //! newest call's mix, lse and D of the calls, inverse rms and kept head sums of the rows, and head
 //! sums of every chunk of calls.
-template <int HeadWidth, int MemberTiles, class State>
+template <class T, int HeadWidth, int MemberTiles, class State>
 struct gather_tiles_layout
 {
   static constexpr int max_slots = 12;
@@ -24,8 +25,10 @@ struct gather_tiles_layout
   static constexpr int factor_bytes = 4 * part_bytes;
   static constexpr int members = 8 * MemberTiles;
   static constexpr int sent_bytes = max_batch * members * 4;  //!< of a head and batch
-  static constexpr int row_bytes = detail::tile_row_bytes<bfloat16, HeadWidth>;
+  static constexpr int row_bytes = detail::tile_row_bytes<T, HeadWidth>;
   static constexpr int state_bytes = detail::tile_row_bytes<State, HeadWidth>;
+
+  static constexpr int query_parts = detail::packed_queries<T>::num_parts;
 
   int chunks;  //!< of 16 calls
   int num_slots;
@@ -54,7 +57,7 @@ struct gather_tiles_layout
       : chunks{(num_calls + 15) / 16}, num_slots{slot_count}
   {
     low_queries = chunks * 16 * row_bytes;
-    barriers = 2 * low_queries;
+    barriers = query_parts * low_queries;
     sent_sums = barriers + (3 * max_slots + 2 * num_factors + num_exchanges) * 8;
     factors = (sent_sums + num_exchanges * num_heads * sent_bytes + 15) / 16 * 16;
     top_sums = factors + num_factors * factor_bytes;
@@ -71,6 +74,12 @@ struct gather_tiles_layout
     head_sums = kept_sums + 16 * 4;
     slot_bytes = (head_sums + chunks * 16 * 4 + 15) / 16 * 16;
     total = slots + num_slots * slot_bytes;
+  }
+
+  //! The queries that the columns read: their high part, or the low one.
+  [[nodiscard]] MHAR_HOST_DEVICE int column_queries(int part) const
+  {
+    return (query_parts - 2 + part) * low_queries;
   }
 };
 

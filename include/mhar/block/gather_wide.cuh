@@ -21,7 +21,7 @@ namespace block {
 //! Barriers     two, and one over the cluster
 //! Shared       shared_bytes
 //! Numerics     a position's bits do not depend on the number of rows
-template <int Width, class State, bool Split>
+template <class T, int Width, class State, bool Split>
 class gather_wide
 {
 public:
@@ -31,16 +31,16 @@ public:
   static constexpr int max_calls = 8;
   static constexpr int max_heads = 8;
 
-  //! Queries in two parts, a copy of dw per warp; per team head sums on their way, their barriers,
+  //! Queries in their parts, a copy of dw per warp; per team head sums on their way, their barriers,
   //! and sums over pieces.
   [[nodiscard]] static constexpr int shared_bytes(int teams, int pieces, int spread)
   {
-    return pieces * 2 * part_bytes + teams * pieces * sum_vectors * 16 +
+    return pieces * query_bytes + teams * pieces * sum_vectors * 16 +
            teams * 2 * (max_rows * max_heads * 4 + 8) +
            (Split ? teams * piece_sums::bytes(pieces * spread) : 0);
   }
 
-  __device__ __forceinline__ gather_wide(const gather_wide_params& pass, unsigned char* shared)
+  __device__ __forceinline__ gather_wide(const gather_wide_params<T>& pass, unsigned char* shared)
       : pass_{pass},
         place_{pass.pieces, pass.spread},
         lane_{static_cast<int>(threadIdx.x % 32)},
@@ -48,10 +48,10 @@ public:
         quad_{lane_ % 4},
         head_{place_.head()},
         column_{std::int64_t{place_.unit()} * Width + quad_ * 8},
-        queries_{shared + place_.piece * 2 * part_bytes}
+        queries_{shared + place_.piece * query_bytes}
   {
     const int teams = place_.num_teams();
-    sums_ = reinterpret_cast<float4*>(shared + place_.pieces * 2 * part_bytes);
+    sums_ = reinterpret_cast<float4*>(shared + place_.pieces * query_bytes);
     auto* const exchanged = reinterpret_cast<float*>(sums_ + num_warps() * sum_vectors);
     head_sums_ = exchanged + place_.team * 2 * max_rows * max_heads;
     barriers_ = detail::shared_address(exchanged + teams * 2 * max_rows * max_heads);
@@ -60,8 +60,7 @@ public:
   //! After the kernels in front have ended.
   __device__ __forceinline__ void run()
   {
-    detail::load_queries_of_wide_heads<Width>(pass_, place_,
-                                              queries_ - place_.piece * 2 * part_bytes);
+    detail::load_queries_of_wide_heads<Width>(pass_, place_, queries_ - place_.piece * query_bytes);
     for (int x = static_cast<int>(threadIdx.x); x < num_warps() * sum_vectors;
          x += static_cast<int>(blockDim.x)) {
       sums_[x] = make_float4(0, 0, 0, 0);
@@ -97,6 +96,8 @@ public:
 private:
   static constexpr int vectors = Width / 32;
   static constexpr int part_bytes = max_calls * Width * 2;
+  static constexpr int query_bytes = detail::packed_queries<T>::num_parts * part_bytes;
+  static constexpr float scale = detail::operand_scales<T>::weight;  // of sums for rows' gradients
   static constexpr int sum_vectors = max_calls * Width / 4;
 
   [[nodiscard]] __device__ __forceinline__ int num_warps() const
@@ -113,7 +114,7 @@ private:
     return static_cast<State*>(pass_.states) + row_ * pass_.slot_stride + position * pass_.width +
            column_ + u * 32;
   }
-  [[nodiscard]] __device__ __forceinline__ const bfloat16* row_of(std::int64_t position) const
+  [[nodiscard]] __device__ __forceinline__ const T* row_of(std::int64_t position) const
   {
     return pass_.rows + row_ * pass_.row_stride + position * pass_.position_stride + column_;
   }
@@ -133,8 +134,8 @@ private:
   }
   __device__ __forceinline__ void load_gradient(std::int64_t position, int u)
   {
-    const bfloat16* const gradient = pass_.call_gradients + row_ * pass_.call_stride +
-                                     position * pass_.call_position_stride + column_;
+    const T* const gradient = pass_.call_gradients + row_ * pass_.call_stride +
+                              position * pass_.call_position_stride + column_;
     gradients_[u] =
         row_ < pass_.num_calls ? detail::load_vector(gradient + u * 32) : make_uint4(0, 0, 0, 0);
   }
@@ -197,13 +198,14 @@ private:
       for (int v = 0; v < 2; ++v) {
         const std::uint32_t b0 = detail::pair_of(rows_[u], 2 * v);
         const std::uint32_t b1 = detail::pair_of(rows_[u], 2 * v + 1);
-        detail::multiply_add_16(scores, high[2 * v], low[2 * v], high[2 * v + 1], low[2 * v + 1],
-                                b0, b1);
-        detail::multiply_add_16(products, detail::pair_of(gradients_[u], 2 * v), 0u,
-                                detail::pair_of(gradients_[u], 2 * v + 1), 0u, b0, b1);
+        detail::multiply_add_16<T>(scores, high[2 * v], low[2 * v], high[2 * v + 1], low[2 * v + 1],
+                                   b0, b1);
+        detail::multiply_add_16<T>(products, detail::pair_of(gradients_[u], 2 * v), 0u,
+                                   detail::pair_of(gradients_[u], 2 * v + 1), 0u, b0, b1);
       }
     }
-    float added[4] = {scores[0] + scores[2], scores[1] + scores[3], products[0], products[1]};
+    float added[4] = {detail::join_parts<T>(scores[0], scores[2]),
+                      detail::join_parts<T>(scores[1], scores[3]), products[0], products[1]};
     if constexpr (Split) {
       pieces().send(round, added);
       static_cast<void>(pieces().add(round, added));
@@ -281,8 +283,8 @@ private:
   __device__ __forceinline__ void add_to_queries(std::int64_t position, const float (&factors)[2],
                                                  std::int64_t next)
   {
-    const std::uint32_t high = detail::make_pair(factors[0], factors[1]);
-    const std::uint32_t low = detail::make_low_pair(high, factors[0], factors[1]);
+    const std::uint32_t high = detail::make_pair<bfloat16>(factors[0], factors[1]);
+    const std::uint32_t low = detail::make_low_pair<bfloat16>(high, factors[0], factors[1]);
     float4* const sums = sums_ + threadIdx.x / 32 * sum_vectors + lane_;
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
@@ -290,7 +292,12 @@ private:
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float pair[4] = {0, 0, 0, 0};
-        detail::multiply_add_8(pair, high, low, detail::transpose(detail::pair_of(rows_[u], e)));
+        const std::uint32_t row = detail::transpose(detail::pair_of(rows_[u], e));
+        const std::uint32_t wide = detail::make_wide_pair<T>(row);
+        detail::multiply_add_8<bfloat16>(pair, high, low, wide);
+        if constexpr (detail::has_wide_rest<T>) {
+          detail::multiply_add_8<bfloat16>(pair, high, 0u, detail::make_wide_rest(row, wide));
+        }
         added[2 * e] = pair[0] + pair[2];
         added[2 * e + 1] = pair[1] + pair[3];
       }
@@ -318,15 +325,18 @@ private:
                                              float inverse, std::int64_t next)
   {
     // First operands: rows by calls.
-    std::uint32_t pair = detail::make_pair(weights[0], weights[1]);
+    const float weight[2] = {scale * weights[0], scale * weights[1]};
+    const float factor[2] = {scale * factors[0], scale * factors[1]};
+    std::uint32_t pair = detail::make_pair<T>(weight[0], weight[1]);
     const std::uint32_t weight_high = detail::transpose(pair);
     const std::uint32_t weight_low =
-        detail::transpose(detail::make_low_pair(pair, weights[0], weights[1]));
-    pair = detail::make_pair(factors[0], factors[1]);
+        detail::transpose(detail::make_low_pair<T>(pair, weight[0], weight[1]));
+    pair = detail::make_pair<bfloat16>(factor[0], factor[1]);
     const std::uint32_t factor_high = detail::transpose(pair);
     const std::uint32_t factor_low =
-        detail::transpose(detail::make_low_pair(pair, factors[0], factors[1]));
-    const std::uint32_t queries = detail::shared_address(queries_) + lane_ * 16;
+        detail::transpose(detail::make_low_pair<bfloat16>(pair, factor[0], factor[1]));
+    const std::uint32_t queries =
+        detail::shared_address(queries_) + query_bytes - 2 * part_bytes + lane_ * 16;
     const bool is_finished = pass_.finishes && row_ == 0;
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
@@ -338,11 +348,18 @@ private:
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float sums[4] = {0, 0, 0, 0};
-        detail::multiply_add_16(sums, weight_high, weight_low, factor_high, factor_low,
-                                detail::transpose(detail::pair_of(gradients_[u], e)), high[e]);
-        detail::multiply_add_8(sums, factor_high, 0u, low[e]);
-        values[2 * e] = sums[0] + sums[2];
-        values[2 * e + 1] = sums[1] + sums[3];
+        const std::uint32_t gradient = detail::transpose(detail::pair_of(gradients_[u], e));
+        if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+          detail::multiply_add_16<T>(sums, weight_high, weight_low, factor_high, factor_low,
+                                     gradient, high[e]);
+        }
+        else {
+          detail::multiply_add_8<T>(sums, weight_high, weight_low, gradient);
+          detail::multiply_add_8<bfloat16>(sums, factor_high, factor_low, high[e]);
+        }
+        detail::multiply_add_8<bfloat16>(sums, factor_high, 0u, low[e]);
+        values[2 * e] = (sums[0] + sums[2]) * (1 / scale);
+        values[2 * e + 1] = (sums[1] + sums[3]) * (1 / scale);
       }
       if (Split && next >= 0) { load_gradient(next, u); }
       // No branch around the products: all lanes take part in them.
@@ -375,7 +392,7 @@ private:
     detail::update_columns(pass_.row_gradient, position, column_ + u * 32, values);
   }
 
-  const gather_wide_params& pass_;
+  const gather_wide_params<T>& pass_;
   detail::warp_place<Split> place_;
   int lane_;
   int row_;   // i: a row, or a call

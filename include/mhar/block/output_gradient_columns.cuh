@@ -8,22 +8,23 @@
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
+template <class T>
 struct output_gradient_columns_params
 {
   std::int64_t num_positions = 0;
   std::int64_t width = 0;
   int num_heads = 1;
-  detail::vector_matrix<const void> output_gradient;
-  detail::vector_matrix<const void> combined_gradient;
-  detail::vector_matrix<const void> combined;  //!< read with an output norm
-  detail::vector_matrix<const void> mix;
+  detail::vector_matrix<T, const void> output_gradient;
+  detail::vector_matrix<T, const void> combined_gradient;
+  detail::vector_matrix<T, const void> combined;  //!< read with an output norm
+  detail::vector_matrix<T, const void> mix;
   bool mix_is_combined = false;
   bool has_norm = false;
   float norm_eps = 0;
-  detail::vector_matrix<const void> norm_weight;  //!< one row for all positions
-  bfloat16* call_gradient = nullptr;
+  detail::vector_matrix<T, const void> norm_weight;  //!< one row for all positions
+  T* call_gradient = nullptr;
   std::int64_t call_stride = 0;
-  detail::vector_matrix<void> partial_gradient;
+  detail::vector_matrix<T, void> partial_gradient;
   float* dot = nullptr;  //!< [P, H]; null where a kernel behind this one finds D
   //! Partial sums of the call in the first chunk; those of the next are chunk_stride, and the gate's
   //! gate_stride, apart. Null when not wanted.
@@ -40,7 +41,7 @@ struct output_gradient_columns_params
 //! Shared       shared_bytes
 //! Barriers     with several warps a few per position; two at the end
 //! Numerics     a position's bits do not depend on the others; sums over positions in a fixed order
-template <int Vectors, int Warps>
+template <class T, int Vectors, int Warps>
 class output_gradient_columns
 {
 public:
@@ -52,7 +53,7 @@ public:
     return static_cast<int>(Warps == 1 ? num_warps * width : width / 8) * 4;
   }
 
-  __device__ __forceinline__ output_gradient_columns(const output_gradient_columns_params& call,
+  __device__ __forceinline__ output_gradient_columns(const output_gradient_columns_params<T>& call,
                                                      float* shared)
       : call_{call},
         shared_{shared},
@@ -74,7 +75,7 @@ private:
   static constexpr int num_warps = num_threads / 32;
   static constexpr int num_groups = num_warps / Warps;
   using columns = float[static_cast<std::size_t>(Vectors)][8];
-  using loaded_columns = detail::loaded_eight[static_cast<std::size_t>(Vectors)];
+  using loaded_columns = detail::loaded_eight<T>[static_cast<std::size_t>(Vectors)];
 
   [[nodiscard]] __device__ __forceinline__ std::int64_t column_of(int v) const
   {
@@ -114,7 +115,7 @@ private:
   }
 
   //! All vectors are on the way before one of them is waited for. Columns past the width are zero.
-  __device__ __forceinline__ void load(const detail::vector_matrix<const void>& from,
+  __device__ __forceinline__ void load(const detail::vector_matrix<T, const void>& from,
                                        std::int64_t position, loaded_columns& loaded) const
   {
     const char* const row = static_cast<const char*>(from.data) +
@@ -125,7 +126,7 @@ private:
       if (is_inside(v)) { loaded[v].load(row, column_of(v), from.is_float); }
     }
   }
-  __device__ __forceinline__ static void unpack(const detail::vector_matrix<const void>& from,
+  __device__ __forceinline__ static void unpack(const detail::vector_matrix<T, const void>& from,
                                                 const loaded_columns& loaded, columns& values)
   {
 #pragma unroll
@@ -149,7 +150,7 @@ private:
   //! dy becomes the gradient of o by way of y.
   __device__ __forceinline__ void differentiate_norm(const columns& combined, columns& gradient)
   {
-    const detail::vector_matrix<const void>& weight = call_.norm_weight;
+    const detail::vector_matrix<T, const void>& weight = call_.norm_weight;
     loaded_columns weights;
     if (weight.data != nullptr) { load(weight, 0, weights); }
     float inverse;
@@ -192,7 +193,7 @@ private:
     load(call_.output_gradient, position, loaded);
     // o, or the mix at once.
     const bool needs_mix = call_.dot != nullptr && !(call_.has_norm && call_.mix_is_combined);
-    const detail::vector_matrix<const void>& other = call_.has_norm ? call_.combined : call_.mix;
+    const detail::vector_matrix<T, const void>& other = call_.has_norm ? call_.combined : call_.mix;
     loaded_columns others;
     if (call_.has_norm || needs_mix) { load(other, position, others); }
     unpack(call_.output_gradient, loaded, gradient);
@@ -225,17 +226,18 @@ private:
   {
     const std::int64_t column = column_of(v);
     detail::store_eight(call_.partial_gradient, position, column, gradient);
-    const uint4 rounded = make_uint4(
-        detail::make_pair(gradient[0], gradient[1]), detail::make_pair(gradient[2], gradient[3]),
-        detail::make_pair(gradient[4], gradient[5]), detail::make_pair(gradient[6], gradient[7]));
+    const uint4 rounded = make_uint4(detail::make_pair<T>(gradient[0], gradient[1]),
+                                     detail::make_pair<T>(gradient[2], gradient[3]),
+                                     detail::make_pair<T>(gradient[4], gradient[5]),
+                                     detail::make_pair<T>(gradient[6], gradient[7]));
     *reinterpret_cast<uint4*>(call_.call_gradient + position * call_.call_stride + column) =
         rounded;
     if (call_.dot == nullptr) { return; }
     float product = 0;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      product = fmaf(detail::first_of(detail::pair_of(rounded, e)), mix[2 * e], product);
-      product = fmaf(detail::second_of(detail::pair_of(rounded, e)), mix[2 * e + 1], product);
+      product = fmaf(detail::first_of<T>(detail::pair_of(rounded, e)), mix[2 * e], product);
+      product = fmaf(detail::second_of<T>(detail::pair_of(rounded, e)), mix[2 * e + 1], product);
     }
     products()[column / 8] = product;
   }
@@ -295,7 +297,7 @@ private:
     }
   }
 
-  const output_gradient_columns_params& call_;
+  const output_gradient_columns_params<T>& call_;
   float* shared_;
   int lane_;
   int member_;  // of the warps that share a position

@@ -19,7 +19,7 @@ namespace block {
 //! Threads      32 per unit and stream
 //! Barriers     three; of a stream one per position when heads are split
 //! Numerics     a position's bits do not depend on the others; sums over positions in order
-template <int Width, bool Split>
+template <class T, int Width, bool Split>
 class output_gradient_wide
 {
 public:
@@ -41,7 +41,7 @@ public:
     float2 products[2][2][Split ? max_units : 1];  // by parity and stream
   };
 
-  __device__ __forceinline__ output_gradient_wide(const output_gradient_problem<bfloat16>& call,
+  __device__ __forceinline__ output_gradient_wide(const output_gradient_problem<T>& call,
                                                   storage& shared)
       : call_{call},
         shared_{shared},
@@ -56,7 +56,7 @@ public:
     const matrix& copy = call.partial_gradient;
     const bool is_aligned =
         reinterpret_cast<std::uintptr_t>(copy.data) % 16 == 0 && copy.position_stride % 8 == 0;
-    partial_gradient_ = {copy, is_aligned && copy.type == element::bfloat16};
+    partial_gradient_ = {copy, is_aligned && copy.type == element_of<T>::value};
   }
 
   __device__ __forceinline__ void run()
@@ -129,10 +129,10 @@ private:
       lse_[x] = lse_[x + 1];
     }
     if (position >= last) { return; }
-    const auto* const dy = static_cast<const bfloat16*>(call_.output_gradient.data) +
+    const auto* const dy = static_cast<const T*>(call_.output_gradient.data) +
                            position * call_.output_gradient.position_stride + column_;
-    const auto* const mix = static_cast<const bfloat16*>(call_.mix.data) +
-                            position * call_.mix.position_stride + column_;
+    const auto* const mix =
+        static_cast<const T*>(call_.mix.data) + position * call_.mix.position_stride + column_;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
       const bool inside = is_inside(column_of(v));
@@ -147,7 +147,7 @@ private:
   __device__ __forceinline__ void add(std::int64_t position, int parity)
   {
     const bool in_place = call_.call_gradient.data == call_.output_gradient.data;
-    auto* const to = static_cast<bfloat16*>(call_.call_gradient.data) +
+    auto* const to = static_cast<T*>(call_.call_gradient.data) +
                      position * call_.call_gradient.position_stride + column_;
     float dot = 0;
     float product = 0;
@@ -159,11 +159,11 @@ private:
         *reinterpret_cast<uint4*>(to + column_of(v)) = gradients_[0][v];
       }
       if (partial_gradient_.matrix && is_inside(column_of(v))) { copy(position, v); }
-      dot = detail::add_products(gradients_[0][v], mixes_[0][v], dot);
+      dot = detail::add_products<T>(gradients_[0][v], mixes_[0][v], dot);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float first = detail::first_of(detail::pair_of(gradients_[0][v], e));
-        const float second = detail::second_of(detail::pair_of(gradients_[0][v], e));
+        const float first = detail::first_of<T>(detail::pair_of(gradients_[0][v], e));
+        const float second = detail::second_of<T>(detail::pair_of(gradients_[0][v], e));
         product = fmaf(first, null_[v][2 * e], product);
         product = fmaf(second, null_[v][2 * e + 1], product);
         null_sums_[v][2 * e] = fmaf(factor, first, null_sums_[v][2 * e]);
@@ -209,8 +209,8 @@ private:
     float values[8];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      values[2 * e] = detail::first_of(detail::pair_of(gradients_[0][v], e));
-      values[2 * e + 1] = detail::second_of(detail::pair_of(gradients_[0][v], e));
+      values[2 * e] = detail::first_of<T>(detail::pair_of(gradients_[0][v], e));
+      values[2 * e + 1] = detail::second_of<T>(detail::pair_of(gradients_[0][v], e));
     }
     detail::update_columns(partial_gradient_, position, column_ + column_of(v), values);
   }
@@ -288,7 +288,7 @@ private:
     }
   }
 
-  const output_gradient_problem<bfloat16>& call_;
+  const output_gradient_problem<T>& call_;
   storage& shared_;
   int pieces_;
   int streams_;
@@ -297,7 +297,7 @@ private:
   int head_;
   int stream_;
   std::int64_t column_;
-  detail::column_matrix<matrix> partial_gradient_;
+  detail::column_matrix<T, matrix> partial_gradient_;
   float gate_ = 1;
   float logit_gate_ = 1;
   float null_logit_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Passes of a sweep as the kernels on tensor cores read them: bfloat16 rows at one stride, 16-byte
-//! aligned, heads of a few widths, no bias, no null source.
+//! Passes of a sweep as the kernels on tensor cores read them: rows of T, which is bfloat16 or
+//! float16, at one stride, 16-byte aligned, heads of a few widths, no bias, no null source.
 #pragma once
 
 #include <mhar/block/detail/call_ending.cuh>
@@ -10,6 +10,7 @@ MHAR_NAMESPACE_BEGIN
 namespace block {
 
 //! Pointers start at the pass's own first row, call or slot.
+template <class T>
 struct advance_tensor_params
 {
   std::int64_t num_positions = 0;
@@ -17,10 +18,10 @@ struct advance_tensor_params
   float inverse_width = 0;  //!< 1 / the width of the norm
   int num_heads = 1;
   float eps = 0;
-  detail::packed_queries<bfloat16> queries;
+  detail::packed_queries<T> queries;
   int first_call = 0;
   int num_calls = 0;
-  const bfloat16* rows = nullptr;
+  const T* rows = nullptr;
   std::int64_t row_stride = 0;
   std::int64_t position_stride = 0;
   int num_rows = 0;
@@ -31,39 +32,40 @@ struct advance_tensor_params
   void* states = nullptr;  //!< [num_calls][P, d]
   std::int64_t slot_stride = 0;
   float* state_lse = nullptr;  //!< [num_calls][P, H]
-  bfloat16* y = nullptr;       //!< of the first call, when it is finished
+  T* y = nullptr;              //!< of the first call, when it is finished
   std::int64_t y_stride = 0;
   void* mix = nullptr;  //!< of the first call, when it is finished, typed as states; may be null
   std::int64_t mix_stride = 0;
   float* lse = nullptr;  //!< [P, H] of the first call, when it is finished; may be null
   //! More follows the first call's mix, when it is finished: then y, mix and lse above are not used.
   bool has_ending = false;
-  detail::call_ending ending;
+  detail::call_ending<T> ending;
 
   int positions_per_block = 0;  //!< of advance_tiles
 };
 
 //! Members are rows top, top - 1, ...; the row pointers start at the top row and step down.
+template <class T>
 struct gather_tensor_params
 {
   std::int64_t num_positions = 0;
   std::int64_t width = 0;
   float inverse_width = 0;  //!< 1 / the width of the norm
   int num_heads = 1;
-  detail::packed_queries<bfloat16> queries;
+  detail::packed_queries<T> queries;
   const float* query = nullptr;       //!< [num_calls, d]
   const float* gate = nullptr;        //!< [num_calls]
   const float* logit_gate = nullptr;  //!< [num_calls]
   int first_call = 0;
   int num_calls = 0;
-  const bfloat16* call_gradients = nullptr;
+  const T* call_gradients = nullptr;
   std::int64_t call_stride = 0;
   std::int64_t call_position_stride = 0;
-  const bfloat16* mix = nullptr;  //!< of the first call, whose D is computed; null when it has one
+  const T* mix = nullptr;  //!< of the first call, whose D is computed; null when it has one
   std::int64_t mix_position_stride = 0;
   const float* lse = nullptr;  //!< [num_calls, P, H]
   float* dot = nullptr;        //!< [num_calls, P, H]
-  const bfloat16* rows = nullptr;
+  const T* rows = nullptr;
   std::int64_t row_stride = 0;
   std::int64_t position_stride = 0;
   int num_rows = 0;
@@ -73,7 +75,7 @@ struct gather_tensor_params
   void* states = nullptr;  //!< [num_rows][P, d]
   std::int64_t slot_stride = 0;
   float* head_sums = nullptr;  //!< [num_rows][P]
-  bfloat16* row_gradient = nullptr;
+  T* row_gradient = nullptr;
   std::int64_t gradient_stride = 0;
   float* query_sums =
       nullptr;  //!< partial sums of dw at the first call; chunks are chunk_stride apart

@@ -13,12 +13,12 @@ MHAR_NAMESPACE_BEGIN
 namespace kernel {
 
 //! One block per eight positions, `Blocks` at a time on a multiprocessor.
-template <int HeadWidth, int Rows, class State, int Blocks, bool Ends>
+template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends>
 __global__ void __launch_bounds__(256, Blocks)
-    advance_rows_kernel(const __grid_constant__ block::advance_tensor_params pass)
+    advance_rows_kernel(const __grid_constant__ block::advance_tensor_params<T> pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  using advance = block::advance_rows<HeadWidth, Rows, State, Blocks, Ends>;
+  using advance = block::advance_rows<T, HeadWidth, Rows, State, Blocks, Ends>;
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
   advance work{pass, shared};
@@ -29,15 +29,15 @@ __global__ void __launch_bounds__(256, Blocks)
 }
 
 //! One block per range of positions and 8*Halves calls.
-template <int HeadWidth, int Halves, class State, bool Ends>
+template <class T, int HeadWidth, int Halves, class State, bool Ends>
 __global__ void __launch_bounds__(32 * tuning::sweep_policy::advance_warps(Halves), 1)
-    advance_tiles_kernel(const __grid_constant__ block::advance_tensor_params pass)
+    advance_tiles_kernel(const __grid_constant__ block::advance_tensor_params<T> pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
   constexpr int slots = tuning::sweep_policy::advance_slots(HeadWidth, Halves);
-  block::advance_tiles<HeadWidth, Halves, slots, State, Ends> work{pass, shared};
+  block::advance_tiles<T, HeadWidth, Halves, slots, State, Ends> work{pass, shared};
   work.prepare();
   block::detail::wait_for_dependencies();
   work.run();
@@ -45,26 +45,26 @@ __global__ void __launch_bounds__(32 * tuning::sweep_policy::advance_warps(Halve
 }
 
 //! Blocks walk over tiles of eight positions.
-template <int HeadWidth, int Calls, class State, int MinBlocks>
+template <class T, int HeadWidth, int Calls, class State, int MinBlocks>
 __global__ void __launch_bounds__(256, MinBlocks)
-    gather_calls_kernel(const __grid_constant__ block::gather_tensor_params pass)
+    gather_calls_kernel(const __grid_constant__ block::gather_tensor_params<T> pass)
 {
   extern __shared__ __align__(16) float shared_floats[];
   block::detail::release_dependents();
-  block::gather_calls<HeadWidth, Calls, State> work{pass, shared_floats};
+  block::gather_calls<T, HeadWidth, Calls, State> work{pass, shared_floats};
   work.prepare();
   block::detail::wait_for_dependencies();
   work.run();
 }
 
 //! One cluster of the heads per range of positions.
-template <int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
+template <class T, int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
 __global__ void __launch_bounds__(
-    block::gather_tiles<HeadWidth, Chunks, MemberTiles, State, Segmented>::num_threads, 1)
-    gather_tiles_kernel(const __grid_constant__ block::gather_tensor_params pass)
+    block::gather_tiles<T, HeadWidth, Chunks, MemberTiles, State, Segmented>::num_threads, 1)
+    gather_tiles_kernel(const __grid_constant__ block::gather_tensor_params<T> pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  using gather = block::gather_tiles<HeadWidth, Chunks, MemberTiles, State, Segmented>;
+  using gather = block::gather_tiles<T, HeadWidth, Chunks, MemberTiles, State, Segmented>;
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
   const int segments =

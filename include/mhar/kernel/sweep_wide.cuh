@@ -14,40 +14,41 @@ MHAR_NAMESPACE_BEGIN
 namespace kernel {
 
 //! Block x is a head or, Split, a cluster's share of one; blocks along y share the positions.
-template <int Width, int Chunks, class State, bool Split>
-__global__ void __launch_bounds__((block::advance_wide<Width, Chunks, State, Split>::max_threads),
-                                  !Split && Chunks == 1 ? 2 : 1)
-    advance_wide_kernel(const __grid_constant__ block::advance_wide_params pass)
+template <class T, int Width, int Chunks, class State, bool Split>
+__global__ void __launch_bounds__(
+    (block::advance_wide<T, Width, Chunks, State, Split>::max_threads),
+    !Split && Chunks == 1 ? 2 : 1)
+    advance_wide_kernel(const __grid_constant__ block::advance_wide_params<T> pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  block::advance_wide<Width, Chunks, State, Split> work{pass, shared};
+  block::advance_wide<T, Width, Chunks, State, Split> work{pass, shared};
   block::detail::wait_for_dependencies();
   work.run();
 #endif
 }
 
 //! One cluster of the heads per range of positions.
-template <int Width, class State, bool Split>
-__global__ void __launch_bounds__((block::gather_wide<Width, State, Split>::max_threads), 1)
-    gather_wide_kernel(const __grid_constant__ block::gather_wide_params pass)
+template <class T, int Width, class State, bool Split>
+__global__ void __launch_bounds__((block::gather_wide<T, Width, State, Split>::max_threads), 1)
+    gather_wide_kernel(const __grid_constant__ block::gather_wide_params<T> pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared[];
   block::detail::release_dependents();
-  block::gather_wide<Width, State, Split> work{pass, shared};
+  block::gather_wide<T, Width, State, Split> work{pass, shared};
   block::detail::wait_for_dependencies();
   work.run();
 #endif
 }
 
 //! A block per range of positions.
-template <int Width, bool Split>
+template <class T, int Width, bool Split>
 __global__ void __launch_bounds__(512, 1)
-    output_gradient_wide_kernel(const __grid_constant__ output_gradient_problem<bfloat16> call)
+    output_gradient_wide_kernel(const __grid_constant__ output_gradient_problem<T> call)
 {
-  using gradient = block::output_gradient_wide<Width, Split>;
+  using gradient = block::output_gradient_wide<T, Width, Split>;
   __shared__ typename gradient::storage storage;
   block::detail::release_dependents();
   gradient work{call, storage};
@@ -56,53 +57,53 @@ __global__ void __launch_bounds__(512, 1)
 }
 
 //! A block per range of positions.
-template <int Vectors, int Warps>
+template <class T, int Vectors, int Warps>
 __global__ void __launch_bounds__(256) output_gradient_columns_kernel(
-    const __grid_constant__ block::output_gradient_columns_params call)
+    const __grid_constant__ block::output_gradient_columns_params<T> call)
 {
   extern __shared__ __align__(16) float shared_floats[];
   block::detail::release_dependents();
-  block::output_gradient_columns<Vectors, Warps> work{call, shared_floats};
+  block::output_gradient_columns<T, Vectors, Warps> work{call, shared_floats};
   block::detail::wait_for_dependencies();
   work.run();
 }
 
 //! A warp or a block per position.
-template <int Vectors, int Warps, class State>
+template <class T, int Vectors, int Warps, class State>
 __global__ void __launch_bounds__(256)
-    end_call_kernel(const __grid_constant__ block::end_call_params call)
+    end_call_kernel(const __grid_constant__ block::end_call_params<T> call)
 {
   extern __shared__ __align__(16) float shared_floats[];
   block::detail::release_dependents();
-  block::end_call<Vectors, Warps, State> work{call, shared_floats};
+  block::end_call<T, Vectors, Warps, State> work{call, shared_floats};
   block::detail::wait_for_dependencies();
   work.run();
 }
 
 //! A block per position.
-template <class State>
+template <class T, class State>
 __global__ void __launch_bounds__(256)
-    finish_call_kernel(const __grid_constant__ block::finish_call_params call)
+    finish_call_kernel(const __grid_constant__ block::finish_call_params<T> call)
 {
   block::detail::release_dependents();
   block::detail::wait_for_dependencies();
-  block::finish_call<State>(call);
+  block::finish_call<T, State>(call);
 }
 
 //! A block per position.
-template <class State>
+template <class T, class State>
 __global__ void __launch_bounds__(256)
-    finish_row_kernel(const __grid_constant__ block::finish_row_params row)
+    finish_row_kernel(const __grid_constant__ block::finish_row_params<T> row)
 {
   block::detail::release_dependents();
   block::detail::wait_for_dependencies();
-  block::finish_row<State>(row);
+  block::finish_row<T, State>(row);
 }
 
 //! A warp per position, rows along y.
 template <class T>
 __global__ void __launch_bounds__(256)
-    row_statistics_kernel(const __grid_constant__ block::row_statistics_params pass)
+    row_statistics_kernel(const __grid_constant__ block::row_statistics_params<T> pass)
 {
   block::detail::release_dependents();
   block::detail::wait_for_dependencies();

@@ -8,9 +8,9 @@ MHAR_NAMESPACE_BEGIN
 namespace block {
 
 //! Until the position that had this one's place before has been ended.
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 __device__ __forceinline__ void
-advance_tiles<HeadWidth, Halves, Slots, State, Ends>::wait_for_place(int position) const
+advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::wait_for_place(int position) const
 {
   const volatile int* const ended = counters() + at_.num_places + position % at_.num_places;
   while (*ended < position - at_.num_places + 1) {}
@@ -19,9 +19,9 @@ advance_tiles<HeadWidth, Halves, Slots, State, Ends>::wait_for_place(int positio
 }
 
 //! By the warp whose head is the last one of the position; `slot` is free to be used.
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, Ends>::end_position(
-    int position, int slot)
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
+__device__ __forceinline__ void
+advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::end_position(int position, int slot)
 {
   volatile int* const arrived = counters() + position % at_.num_places;
   __threadfence_block();

@@ -9,9 +9,9 @@ namespace block {
 
 //! Squares of eight positions of a head at a time, over the lanes. The scaled sum serves rows whose
 //! squares overflow; where a lane's do not, it is a power of two times the other.
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 __device__ __forceinline__ void
-advance_tiles<HeadWidth, Halves, Slots, State, Ends>::sum_new_squares()
+advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::sum_new_squares()
 {
   constexpr float scale = thread::overflow_scale<float>;
   auto* const squares = reinterpret_cast<float*>(shared_ + at_.squares);
@@ -21,21 +21,21 @@ advance_tiles<HeadWidth, Halves, Slots, State, Ends>::sum_new_squares()
   for (int x = threadIdx.x / 32; x < units; x += blockDim.x / 32) {
     const int head = x % pass_.num_heads;
     const int p = x / pass_.num_heads * 8 + row_;
-    const bfloat16* const row = pass_.rows + (pass_.num_rows - 1) * pass_.row_stride +
-                                (first_ + (min)(p, count_ - 1)) * pass_.position_stride +
-                                head * HeadWidth + quad_ * 8;
+    const T* const row = pass_.rows + (pass_.num_rows - 1) * pass_.row_stride +
+                         (first_ + (min)(p, count_ - 1)) * pass_.position_stride +
+                         head * HeadWidth + quad_ * 8;
     uint4 values[static_cast<std::size_t>(tile::groups)];
 #pragma unroll
     for (int u = 0; u < tile::groups; ++u) { values[u] = detail::load_vector(row + u * 32); }
     float sum = 0;
 #pragma unroll
-    for (int u = 0; u < tile::groups; ++u) { sum = detail::add_squares(values[u], 1.0f, sum); }
+    for (int u = 0; u < tile::groups; ++u) { sum = detail::add_squares<T>(values[u], 1.0f, sum); }
     float scaled = sum * scale * scale;
     if (thread::overflowed(sum)) {
       scaled = 0;
 #pragma unroll
       for (int u = 0; u < tile::groups; ++u) {
-        scaled = detail::add_squares(values[u], scale, scaled);
+        scaled = detail::add_squares<T>(values[u], scale, scaled);
       }
     }
 #pragma unroll
@@ -51,9 +51,9 @@ advance_tiles<HeadWidth, Halves, Slots, State, Ends>::sum_new_squares()
 }
 
 //! Heads in order.
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 __device__ __forceinline__ void
-advance_tiles<HeadWidth, Halves, Slots, State, Ends>::find_new_inverse_rms()
+advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::find_new_inverse_rms()
 {
   const auto* const squares = reinterpret_cast<const float*>(shared_ + at_.squares);
   const int scaled_squares = pass_.positions_per_block * pass_.num_heads;
@@ -73,10 +73,12 @@ advance_tiles<HeadWidth, Halves, Slots, State, Ends>::find_new_inverse_rms()
 }
 
 //! Mixes, largest logits and sums as the kept states have them, or of nothing.
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, Ends>::start(
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
+__device__ __forceinline__ void advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::start(
     const unit& at, int& slot)
 {
+  using scales = detail::operand_scales<T>;
+  constexpr float kept_weight = 1 << static_cast<int>(scales::shift);
   if (!pass_.kept) {
 #pragma unroll
     for (int half = 0; half < Halves; ++half) {
@@ -104,8 +106,8 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
           float(&mix)[4] = mixes_[half][2 * u + x / 2];
-          mix[x % 2 * 2] = detail::first_of(pairs[x]);
-          mix[x % 2 * 2 + 1] = detail::second_of(pairs[x]);
+          mix[x % 2 * 2] = kept_weight * detail::first_of<T>(pairs[x]);
+          mix[x % 2 * 2 + 1] = kept_weight * detail::second_of<T>(pairs[x]);
         }
       }
     }
@@ -116,8 +118,8 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
             state_of((min)(half * 8 + quad_ * 2 + e, num_calls_ - 1), at) + row_;
 #pragma unroll
         for (int j = 0; j < steps; ++j) {
-          mixes_[half][j][e] = from[j * 16];
-          mixes_[half][j][e + 2] = from[j * 16 + 8];
+          mixes_[half][j][e] = kept_weight * from[j * 16];
+          mixes_[half][j][e + 2] = kept_weight * from[j * 16 + 8];
         }
       }
     }
@@ -126,8 +128,8 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
     if (call < num_calls_) {
       lse = sizeof(State) == 2 ? scalars(slot)[row_] : pass_.state_lse[head_index(call, at)];
     }
-    reference_[half] = lse * detail::log2_of_e;
-    sum_[half] = quad_ == 0 ? 1.0f : 0.0f;
+    reference_[half] = lse * detail::log2_of_e - scales::shift;
+    sum_[half] = quad_ == 0 ? kept_weight : 0.0f;
     if constexpr (sizeof(State) == 2) {
       __syncwarp();
       copy_next(slot);
@@ -137,23 +139,23 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
 }
 
 //! Logits of a tile's lines to weights relative to a reference: a logit that was the largest when
-//! it was chosen. A tile with a much larger one chooses another, and what was summed before is
+//! it was chosen (operand_scales: less a shift). A tile with a much larger one chooses another, and what was summed before is
 //! brought to it; a weight is at most 2^max_excess.
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 template <int Parts>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, Ends>::weigh(
+__device__ __forceinline__ void advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::weigh(
     int half, const float (&inverse)[static_cast<std::size_t>(Parts)][2],
     const float (&bias)[static_cast<std::size_t>(Parts)][2],
     float (&logits)[static_cast<std::size_t>(Parts)][4])
 {
-  constexpr float max_excess = 8;
+  constexpr float max_excess = 8 + detail::operand_scales<T>::shift;
   float largest = -INFINITY;
 #pragma unroll
   for (int x = 0; x < Parts; ++x) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       float& logit = logits[x][e];
-      logit = fmaf(logit + logits[x][e + 2], inverse[x][e], bias[x][e]);
+      logit = fmaf(detail::join_parts<T>(logit, logits[x][e + 2]), inverse[x][e], bias[x][e]);
       largest = fmaxf(largest, logit);
     }
   }
@@ -171,19 +173,19 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
 }
 
 //! For the calls whose largest logit, of this lane's lines, exceeds their reference too far.
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 __device__ __forceinline__ void
-advance_tiles<HeadWidth, Halves, Slots, State, Ends>::change_reference(int half, float largest,
-                                                                       float max_excess)
+advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::change_reference(int half, float largest,
+                                                                          float max_excess)
 {
   largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
   largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
   const float old = reference_[half];
   float factor = 1;
   if (largest > old + max_excess) {
-    reference_[half] = largest;
+    reference_[half] = largest - detail::operand_scales<T>::shift;
     // Nothing was summed before the first line; there, one spares the products with zero.
-    if (old != -INFINITY) { factor = detail::exp2_approximate(old - largest); }
+    if (old != -INFINITY) { factor = detail::exp2_approximate(old - reference_[half]); }
   }
   if (__any_sync(0xffffffffu, factor != 1.0f)) {
     sum_[half] *= factor;
@@ -200,9 +202,9 @@ advance_tiles<HeadWidth, Halves, Slots, State, Ends>::change_reference(int half,
 
 //! A tile of `Parts` slots, of which the first `count` lines are rows: logits, weights, and their
 //! share of the mixes.
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 template <int Parts>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, Ends>::add_tile(
+__device__ __forceinline__ void advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::add_tile(
     int head, int slot, int count)
 {
   float logits[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(Parts)][4] = {};
@@ -231,9 +233,9 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
         const uint4 query = detail::load_shared(own[half] + ((2 * u + v) ^ swap) * 64);
 #pragma unroll
         for (int x = 0; x < Parts; ++x) {
-          detail::multiply_add_16(logits[half][x], query.x, query.y, query.z, query.w,
-                                  v == 0 ? lines[x].x : lines[x].z,
-                                  v == 0 ? lines[x].y : lines[x].w);
+          detail::multiply_add_16<T>(logits[half][x], query.x, query.y, query.z, query.w,
+                                     v == 0 ? lines[x].x : lines[x].z,
+                                     v == 0 ? lines[x].y : lines[x].w);
         }
       }
     }
@@ -259,8 +261,8 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
     for (int x = 0; x < Parts; ++x) {
       const float first = logits[half][x][0];
       const float second = logits[half][x][1];
-      weights[half][x] = detail::make_pair(first, second);
-      remainders[half][x] = detail::make_low_pair(weights[half][x], first, second);
+      weights[half][x] = detail::make_pair<T>(first, second);
+      remainders[half][x] = detail::make_low_pair<T>(weights[half][x], first, second);
     }
   }
   if constexpr (Parts == 2) {
@@ -271,11 +273,12 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
       detail::load_transposed(lines, lanes_slot + pair_offset(j));
 #pragma unroll
       for (int half = 0; half < Halves; ++half) {
-        detail::multiply_add_16(mixes_[half][j], lines, weights[half][0], weights[half][1]);
+        detail::multiply_add_16<T>(mixes_[half][j], lines, weights[half][0], weights[half][1]);
       }
 #pragma unroll
       for (int half = 0; half < Halves; ++half) {
-        detail::multiply_add_16(mixes_[half][j], lines, remainders[half][0], remainders[half][1]);
+        detail::multiply_add_16<T>(mixes_[half][j], lines, remainders[half][0],
+                                   remainders[half][1]);
       }
     }
   }
@@ -289,9 +292,9 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
       for (int v = 0; v < 2; ++v) {
 #pragma unroll
         for (int half = 0; half < Halves; ++half) {
-          detail::multiply_add_16(mixes_[half][2 * u + v], lines[2 * v], lines[2 * v + 1],
-                                  lines[2 * v], lines[2 * v + 1], weights[half][0],
-                                  remainders[half][0]);
+          detail::multiply_add_16<T>(mixes_[half][2 * u + v], lines[2 * v], lines[2 * v + 1],
+                                     lines[2 * v], lines[2 * v + 1], weights[half][0],
+                                     remainders[half][0]);
         }
       }
     }
@@ -299,8 +302,8 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
 }
 
 //! Writes mixes and lse of a unit, through a slot whose lines have been used up.
-template <int HeadWidth, int Halves, int Slots, class State, bool Ends>
-__device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, Ends>::finish(
+template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
+__device__ __forceinline__ void advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::finish(
     const unit& at, int slot)
 {
   if (has_ending()) { wait_for_place(at.position); }
@@ -350,17 +353,17 @@ __device__ __forceinline__ void advance_tiles<HeadWidth, Halves, Slots, State, E
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
         const float(&mix)[4] = mixes_[half][2 * u + x / 2];
-        pairs[x] = detail::make_pair(mix[x % 2 * 2] * factors.x, mix[x % 2 * 2 + 1] * factors.y);
+        pairs[x] = detail::make_pair<T>(mix[x % 2 * 2] * factors.x, mix[x % 2 * 2 + 1] * factors.y);
       }
       detail::store_transposed(address(slot) + matrix_offset(u), pairs);
     }
     __syncwarp();
     const bool is_stored = is_finished(call) ? !Ends : sizeof(State) == 2;
     if (call < num_calls_ && is_stored) {
-      bfloat16* const to = (is_finished(call) ? pass_.y + (first_ + at.position) * pass_.y_stride +
-                                                    at.head * HeadWidth
-                                              : reinterpret_cast<bfloat16*>(state_of(call, at))) +
-                           quad_ * 8;
+      T* const to = (is_finished(call)
+                         ? pass_.y + (first_ + at.position) * pass_.y_stride + at.head * HeadWidth
+                         : reinterpret_cast<T*>(state_of(call, at))) +
+                    quad_ * 8;
       const bool copies = sizeof(State) == 2 && is_finished(call) && pass_.mix != nullptr;
 #pragma unroll
       for (int u = 0; u < tile::groups; ++u) {

@@ -8,22 +8,23 @@
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
-//! How a call ends, as kernels read it.
+//! How a call over rows of T ends, as kernels read it.
+template <class T>
 struct call_ending
 {
   std::int64_t width = 0;
   int num_heads = 1;
   const_array gate;
-  vector_matrix<const void> partial;
-  vector_matrix<void> mix;
-  vector_matrix<void> combined;
-  vector_matrix<void> y;
+  vector_matrix<T, const void> partial;
+  vector_matrix<T, void> mix;
+  vector_matrix<T, void> combined;
+  vector_matrix<T, void> y;
   float* lse = nullptr;  //!< [P, H]; may be null
   bool has_norm = false;
   float norm_eps = 0;
-  vector_matrix<const void> norm_weight;  //!< one row for all positions
+  vector_matrix<T, const void> norm_weight;  //!< one row for all positions
 
-  vector_matrix<const void> private_row;
+  vector_matrix<T, const void> private_row;
   const float* query = nullptr;  //!< [d] of the call, folded: of a private row
   float eps = 0;
   float* private_inverse_rms = nullptr;  //!< [P]
@@ -48,11 +49,11 @@ struct mix_source
 //! Ends a position by `Warps` warps: lane l of warp w has columns 8*(32w + l) ... + 7 of every
 //! 256*Warps, `Vectors` times eight on the way at a time. With several warps they are a block's, and
 //! its barriers are theirs.
-template <int Vectors, int Warps>
+template <class T, int Vectors, int Warps>
 class position_finish
 {
 public:
-  __device__ __forceinline__ explicit position_finish(const call_ending& ending)
+  __device__ __forceinline__ explicit position_finish(const call_ending<T>& ending)
       : ending_{ending},
         lane_{static_cast<int>(threadIdx.x % 32)},
         member_{static_cast<int>(threadIdx.x / 32) % Warps}
@@ -79,8 +80,8 @@ public:
     float squares = 0;
 #pragma unroll 1
     for (std::int64_t first = first_column(); first < ending_.width; first += step) {
-      loaded_eight mixes[static_cast<std::size_t>(Vectors)];
-      loaded_eight partials[static_cast<std::size_t>(Vectors)];
+      loaded_eight<T> mixes[static_cast<std::size_t>(Vectors)];
+      loaded_eight<T> partials[static_cast<std::size_t>(Vectors)];
       load(source.mix, sizeof(State) == 4, first, mixes);
       if (partial != nullptr) { load(partial, ending_.partial.is_float, first, partials); }
 #pragma unroll
@@ -115,7 +116,7 @@ private:
     return member_ * 256 + lane_ * 8;
   }
   [[nodiscard]] __device__ __forceinline__ static const void* row_of(
-      const vector_matrix<const void>& matrix, std::int64_t position)
+      const vector_matrix<T, const void>& matrix, std::int64_t position)
   {
     if (matrix.data == nullptr) { return nullptr; }
     return static_cast<const char*>(matrix.data) +
@@ -123,7 +124,7 @@ private:
   }
   __device__ __forceinline__ void load(
       const void* row, bool is_float, std::int64_t first,
-      loaded_eight (&loaded)[static_cast<std::size_t>(Vectors)]) const
+      loaded_eight<T> (&loaded)[static_cast<std::size_t>(Vectors)]) const
   {
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
@@ -158,7 +159,7 @@ private:
   }
 
   //! o; alpha == 0 selects the partial, whatever the mix is.
-  __device__ __forceinline__ void combine(const loaded_eight& partial, float gate,
+  __device__ __forceinline__ void combine(const loaded_eight<T>& partial, float gate,
                                           const float (&mix)[8], float (&combined)[8]) const
   {
     if (ending_.partial.data == nullptr) {
@@ -177,11 +178,11 @@ private:
   __device__ __forceinline__ void normalise(std::int64_t position, float squares,
                                             const float* values)
   {
-    const vector_matrix<const void>& weight = ending_.norm_weight;
+    const vector_matrix<T, const void>& weight = ending_.norm_weight;
     const float inverse = find_inverse_rms(sum_of(squares), values);
 #pragma unroll 1
     for (std::int64_t first = first_column(); first < ending_.width; first += step) {
-      loaded_eight weights[static_cast<std::size_t>(Vectors)];
+      loaded_eight<T> weights[static_cast<std::size_t>(Vectors)];
       if (weight.data != nullptr) { load(weight.data, weight.is_float, first, weights); }
 #pragma unroll
       for (int v = 0; v < Vectors; ++v) {
@@ -300,7 +301,7 @@ private:
     }
   }
 
-  const call_ending& ending_;
+  const call_ending<T>& ending_;
   int lane_;
   int member_;  // of the warps of a position
   int place_ = 0;
@@ -308,10 +309,11 @@ private:
 
 //! By one warp, in a function of few registers: those of the kernel around it are in use. `ending`
 //! lies in shared memory: a pointer to a kernel's parameters would slow all reads of them.
-__device__ __noinline__ inline void end_call_apart(const call_ending& ending, std::int64_t position,
-                                                   float* mix, const float* lse, float* parts)
+template <class T>
+__device__ __noinline__ void end_call_apart(const call_ending<T>& ending, std::int64_t position,
+                                            float* mix, const float* lse, float* parts)
 {
-  position_finish<1, 1>{ending}.run(position, mix_source<float>{mix, lse}, mix, parts);
+  position_finish<T, 1, 1>{ending}.run(position, mix_source<float>{mix, lse}, mix, parts);
 }
 
 }  // namespace block::detail

@@ -3,14 +3,14 @@
 //! stores of any type, by 16-byte vectors where the matrices allow it.
 #pragma once
 
-#include <mhar/block/detail/bfloat16_pairs.cuh>
+#include <mhar/block/detail/element_pairs.cuh>
 #include <mhar/block/detail/sweep_values.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
-//! A matrix and whether eight columns of it are one vector of bfloat16.
-template <class Matrix>
+//! A matrix and whether eight columns of it are one vector of T, which is bfloat16 or float16.
+template <class T, class Matrix>
 struct column_matrix
 {
   Matrix matrix;
@@ -18,17 +18,18 @@ struct column_matrix
 };
 
 //! Eight columns; zeros of an absent matrix.
-__device__ __forceinline__ void load_columns(const column_matrix<const_matrix>& from,
+template <class T>
+__device__ __forceinline__ void load_columns(const column_matrix<T, const_matrix>& from,
                                              std::int64_t position, std::int64_t column,
                                              float (&values)[8])
 {
   if (from.is_vector) {
-    const uint4 vector = load_vector(static_cast<const bfloat16*>(from.matrix.data) +
+    const uint4 vector = load_vector(static_cast<const T*>(from.matrix.data) +
                                      position * from.matrix.position_stride + column);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      values[2 * e] = first_of(pair_of(vector, e));
-      values[2 * e + 1] = second_of(pair_of(vector, e));
+      values[2 * e] = first_of<T>(pair_of(vector, e));
+      values[2 * e + 1] = second_of<T>(pair_of(vector, e));
     }
     return;
   }
@@ -39,15 +40,15 @@ __device__ __forceinline__ void load_columns(const column_matrix<const_matrix>& 
 }
 
 //! Stores or adds eight columns; an absent matrix takes none.
-__device__ __forceinline__ void update_columns(const column_matrix<matrix>& to,
+template <class T>
+__device__ __forceinline__ void update_columns(const column_matrix<T, matrix>& to,
                                                std::int64_t position, std::int64_t column,
                                                const float (&values)[8])
 {
   if (!to.matrix) { return; }
   if (to.is_vector && to.matrix.mode == update::store) {
-    store_vector(
-        static_cast<bfloat16*>(to.matrix.data) + position * to.matrix.position_stride + column,
-        values);
+    store_vector(static_cast<T*>(to.matrix.data) + position * to.matrix.position_stride + column,
+                 values);
     return;
   }
 #pragma unroll
@@ -55,13 +56,14 @@ __device__ __forceinline__ void update_columns(const column_matrix<matrix>& to,
 }
 
 //! A stage without an output norm, and where its results go.
+template <class T>
 struct mix_stage
 {
-  column_matrix<const_matrix> partial;
+  column_matrix<T, const_matrix> partial;
   const_array gate;
-  column_matrix<matrix> y;
-  column_matrix<matrix> combined;
-  column_matrix<matrix> mix;
+  column_matrix<T, matrix> y;
+  column_matrix<T, matrix> combined;
+  column_matrix<T, matrix> mix;
 
   [[nodiscard]] __device__ __forceinline__ float load_gate() const
   {
@@ -70,7 +72,8 @@ struct mix_stage
 };
 
 //! o = partial + alpha * mix and its stores; alpha == 0 selects the partial, whatever the mix is.
-__device__ __forceinline__ void finish_columns(const mix_stage& stage, float gate,
+template <class T>
+__device__ __forceinline__ void finish_columns(const mix_stage<T>& stage, float gate,
                                                std::int64_t position, std::int64_t column,
                                                const float (&mix)[8], const float (&partial)[8])
 {
@@ -87,13 +90,14 @@ __device__ __forceinline__ void finish_columns(const mix_stage& stage, float gat
 }
 
 //! Eight columns of a kept state.
-__device__ __forceinline__ void load_state(const bfloat16* from, float (&values)[8])
+template <class T>
+__device__ __forceinline__ void load_state(const T* from, float (&values)[8])
 {
   const uint4 vector = load_vector(from);
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    values[2 * e] = first_of(pair_of(vector, e));
-    values[2 * e + 1] = second_of(pair_of(vector, e));
+    values[2 * e] = first_of<T>(pair_of(vector, e));
+    values[2 * e + 1] = second_of<T>(pair_of(vector, e));
   }
 }
 __device__ __forceinline__ void load_state(const float* from, float (&values)[8])
@@ -110,14 +114,15 @@ __device__ __forceinline__ void load_state(const float* from, float (&values)[8]
   values[7] = second.w;
 }
 
-//! values += a kept state: of bfloat16 it has come in already, of float it is read here.
-__device__ __forceinline__ void add_kept(const uint4& kept, const bfloat16*, float (&values)[8])
+//! values += a kept state: of 16 bits it has come in already, of float it is read here.
+template <class T>
+__device__ __forceinline__ void add_kept(const uint4& kept, const T*, float (&values)[8])
 {
   float added[8];
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    added[2 * e] = first_of(pair_of(kept, e));
-    added[2 * e + 1] = second_of(pair_of(kept, e));
+    added[2 * e] = first_of<T>(pair_of(kept, e));
+    added[2 * e + 1] = second_of<T>(pair_of(kept, e));
   }
 #pragma unroll
   for (int j = 0; j < 8; ++j) { values[j] += added[j]; }

@@ -8,14 +8,16 @@ MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
 //! `Tiles` tiles of 16 columns, for all calls and rows. With 16-bit states the rows' gradients are
-//! rounded anyway: their factors and queries need no second part then; dw always has it. Queries stay
+//! rounded anyway: their factors and queries need no second part then, but for rows of float16, which
+//! are rounded less than bfloat16 parts; dw always has it. Queries stay
 //! in registers where dw leaves any (`Resident`), and of few calls what the next position starts
 //! with is loaded before this one ends (`Ahead`).
-template <int HeadWidth, int Chunks, int Tiles, int MemberTiles, class State, bool Segmented>
+template <class T, int HeadWidth, int Chunks, int Tiles, int MemberTiles, class State,
+          bool Segmented>
 class gather_tiles_columns
 {
 public:
-  using view = gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
+  using view = gather_tiles_view<T, HeadWidth, MemberTiles, State, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ gather_tiles_columns(const view& block, int warp)
@@ -28,7 +30,7 @@ public:
         of_states_{block.at.states + of_sixteen_ % layout::members * view::state_bytes + offset_},
         query_sums_{}
   {
-    const gather_tensor_params& pass = block.pass;
+    const gather_tensor_params<T>& pass = block.pass;
     next_state_ = static_cast<State*>(pass.states) + block.first * pass.width +
                   block.head * HeadWidth + column_;
     if constexpr (sizeof(State) == 2) {
@@ -58,6 +60,7 @@ public:
       const int index = slot.index;
       float sums[tiles][member_tiles][4];
       take_states(place, now, sums);
+      split_rows(now);
 #pragma unroll
       for (int chunk = 0; chunk < Chunks; ++chunk) {
         if (Chunks == 1 || chunk < chunks) {
@@ -77,7 +80,9 @@ public:
 private:
   static constexpr auto tiles = static_cast<std::size_t>(Tiles);
   static constexpr auto member_tiles = static_cast<std::size_t>(MemberTiles);
+  static constexpr float scale = operand_scales<T>::weight;  // of all sums
   static constexpr bool Exact = sizeof(State) == 4;
+  static constexpr bool ExactFactors = Exact || has_wide_rest<T>;
   static constexpr bool Resident = Chunks <= 4 && !Exact && !Segmented;
   static constexpr bool Ahead = Chunks == 1;
   static constexpr int vectors = 2 * Tiles;  // of a row's columns, 16 bits each
@@ -86,6 +91,7 @@ private:
   struct fragments
   {
     std::uint32_t rows[tiles][4];
+    std::uint32_t rests[has_wide_rest<T> ? tiles : 1][4];  // of rows that are split
     std::uint32_t states[tiles][2 * member_tiles];
     std::uint32_t gradients[tiles][4];
   };
@@ -95,8 +101,9 @@ private:
   {
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
-      load_transposed(to[t], block_.address(part + (chunk * 16 + of_sixteen_) * view::row_bytes +
-                                            offset_ + t * 32));
+      load_transposed(
+          to[t], block_.address(block_.at.column_queries(part) +
+                                (chunk * 16 + of_sixteen_) * view::row_bytes + offset_ + t * 32));
     }
   }
 
@@ -127,6 +134,21 @@ private:
     if constexpr (Ahead) { load_gradients(to.gradients, place, 0); }
   }
 
+  __device__ __forceinline__ static void split_rows(fragments& now)
+  {
+    if constexpr (has_wide_rest<T>) {
+#pragma unroll
+      for (int t = 0; t < Tiles; ++t) {
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const std::uint32_t pair = now.rows[t][x];
+          now.rows[t][x] = make_wide_pair<T>(pair);
+          now.rests[t][x] = make_wide_rest(pair, now.rows[t][x]);
+        }
+      }
+    }
+  }
+
   //! Kept gradients, or zero.
   __device__ __forceinline__ void take_states(std::uint32_t slot, const fragments& from,
                                               float (&sums)[tiles][member_tiles][4]) const
@@ -144,8 +166,8 @@ private:
       if constexpr (!Exact) {
 #pragma unroll
         for (int x = 0; x < 2 * MemberTiles; ++x) {
-          sums[t][x / 2][x % 2 * 2] = first_of(from.states[t][x]);
-          sums[t][x / 2][x % 2 * 2 + 1] = second_of(from.states[t][x]);
+          sums[t][x / 2][x % 2 * 2] = scale * first_of<T>(from.states[t][x]);
+          sums[t][x / 2][x % 2 * 2 + 1] = scale * second_of<T>(from.states[t][x]);
         }
       }
       else {
@@ -154,8 +176,8 @@ private:
           const int m = (min)(x / 4 * 8 + block_.quad * 2 + x % 2, block_.pass.num_rows - 1);
           const int column = column_ + t * 16 + x % 4 / 2 * 8 + block_.row;
           sums[t][x / 4][x % 4] =
-              load_float(slot + static_cast<std::uint32_t>(block_.at.states +
-                                                           m * view::state_bytes + column * 4));
+              scale * load_float(slot + static_cast<std::uint32_t>(
+                                            block_.at.states + m * view::state_bytes + column * 4));
         }
       }
     }
@@ -188,46 +210,48 @@ private:
     load_transposed(factors, from + layout::part_bytes);
     load_matrices(pairs, of_pairs + layout::part_bytes);
     load_matrices(pairs_low, of_pairs + 2 * layout::part_bytes);
-    if constexpr (Exact) {
-      load_transposed(factors_low, from + 2 * layout::part_bytes);
-      load_transposed(weights_low, from + 3 * layout::part_bytes);
-    }
+    if constexpr (ExactFactors) { load_transposed(factors_low, from + 2 * layout::part_bytes); }
+    if constexpr (Exact) { load_transposed(weights_low, from + 3 * layout::part_bytes); }
     __syncwarp();
     if (block_.lane == 0) { block_.factors_empty(place.index).arrive(); }
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
 #pragma unroll
       for (int m = 0; m < MemberTiles; ++m) {
-        multiply_add_16(sums[t][m], a[t], weights[2 * m], weights[2 * m + 1]);
+        multiply_add_16<T>(sums[t][m], a[t], weights[2 * m], weights[2 * m + 1]);
       }
     }
-    add_pairs(chunk, now, pairs);
+    add_pairs(chunk, now.rows, pairs);
+    if constexpr (has_wide_rest<T>) { add_pairs(chunk, now.rests, pairs); }
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
 #pragma unroll
       for (int m = 0; m < MemberTiles; ++m) {
-        multiply_add_16(sums[t][m], queries[t], factors[2 * m], factors[2 * m + 1]);
+        multiply_add_16<bfloat16>(sums[t][m], queries[t], factors[2 * m], factors[2 * m + 1]);
+        if constexpr (ExactFactors) {
+          multiply_add_16<bfloat16>(sums[t][m], queries[t], factors_low[2 * m],
+                                    factors_low[2 * m + 1]);
+        }
         if constexpr (Exact) {
-          multiply_add_16(sums[t][m], queries[t], factors_low[2 * m], factors_low[2 * m + 1]);
-          multiply_add_16(sums[t][m], a[t], weights_low[2 * m], weights_low[2 * m + 1]);
+          multiply_add_16<T>(sums[t][m], a[t], weights_low[2 * m], weights_low[2 * m + 1]);
         }
       }
     }
-    add_pairs(chunk, now, pairs_low);
-    if constexpr (Exact) {
-      load_queries(loaded, chunk, block_.at.low_queries);
+    add_pairs(chunk, now.rows, pairs_low);
+    if constexpr (ExactFactors) {
+      load_queries(loaded, chunk, 1);
 #pragma unroll
       for (int t = 0; t < Tiles; ++t) {
 #pragma unroll
         for (int m = 0; m < MemberTiles; ++m) {
-          multiply_add_16(sums[t][m], loaded[t], factors[2 * m], factors[2 * m + 1]);
+          multiply_add_16<bfloat16>(sums[t][m], loaded[t], factors[2 * m], factors[2 * m + 1]);
         }
       }
     }
   }
 
   //! dw of a chunk: the sum is over rows.
-  __device__ __forceinline__ void add_pairs(int chunk, const fragments& now,
+  __device__ __forceinline__ void add_pairs(int chunk, const std::uint32_t (&rows)[tiles][4],
                                             const std::uint32_t (&pairs)[2 * member_tiles])
   {
 #pragma unroll
@@ -236,10 +260,10 @@ private:
       for (int x = 0; x < 2; ++x) {
         float(&sum)[4] = query_sums_[chunk][t][x];
         if constexpr (MemberTiles == 2) {
-          multiply_add_16(sum, now.rows[t], pairs[2 * x], pairs[2 * x + 1]);
+          multiply_add_16<bfloat16>(sum, rows[t], pairs[2 * x], pairs[2 * x + 1]);
         }
         else {
-          multiply_add_8(sum, now.rows[t][0], now.rows[t][1], pairs[x]);
+          multiply_add_8<bfloat16>(sum, rows[t][0], rows[t][1], pairs[x]);
         }
       }
     }
@@ -249,14 +273,14 @@ private:
   __device__ __forceinline__ void finish(std::uint32_t slot,
                                          const float (&sums)[tiles][member_tiles][4])
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
     if (block_.finishes() && block_.quad == 0) {
       const std::uint32_t top =
           slot + static_cast<std::uint32_t>(block_.at.top + (column_ + block_.row) * 4);
 #pragma unroll
       for (int t = 0; t < Tiles; ++t) {
-        store_float(top + t * 64, sums[t][0][0]);
-        store_float(top + t * 64 + 32, sums[t][0][2]);
+        store_float(top + t * 64, sums[t][0][0] * (1 / scale));
+        store_float(top + t * 64 + 32, sums[t][0][2] * (1 / scale));
       }
     }
     const int first = block_.finishes() ? 1 : 0;
@@ -268,7 +292,7 @@ private:
 #pragma unroll
           for (int x = 0; x < 2 * MemberTiles; ++x) {
             const float* const sum = &sums[t][x / 2][x % 2 * 2];
-            values[x] = make_pair(sum[0], sum[1]);
+            values[x] = make_pair<T>(sum[0] * (1 / scale), sum[1] * (1 / scale));
           }
           store_matrices_transposed(slot + static_cast<std::uint32_t>(of_states_ + t * 32), values);
         }
@@ -298,7 +322,7 @@ private:
 #pragma unroll
             for (int t = 0; t < Tiles; ++t) {
               next_state_[m * pass.slot_stride + t * 16 + x % 4 / 2 * 8 + block_.row] =
-                  sums[t][x / 4][x % 4];
+                  sums[t][x / 4][x % 4] * (1 / scale);
             }
           }
         }
@@ -312,7 +336,7 @@ private:
   //! first sum is stored, some chunks of calls at a time.
   __device__ __forceinline__ void store_query_sums() const
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
     if (pass.query_sums == nullptr) { return; }
     constexpr int at_once = Chunks % 2 == 0 ? 2 : 1;
     constexpr int of_chunk = 8 * Tiles;
@@ -333,7 +357,7 @@ private:
         const int y = x % of_chunk;
         if (call < block_.num_calls()) {
           to[place_of(call, y)] =
-              old[x] + query_sums_[first + x / of_chunk][y / 8][y / 4 % 2][y % 4];
+              old[x] + query_sums_[first + x / of_chunk][y / 8][y / 4 % 2][y % 4] * (1 / scale);
         }
       }
     }

@@ -78,11 +78,11 @@ struct group_copy
 };
 
 //! `Warps` warps take the positions in turn.
-template <int HeadWidth, int Warps, int MemberTiles, class State, bool Segmented>
+template <class T, int HeadWidth, int Warps, int MemberTiles, class State, bool Segmented>
 class gather_tiles_copies
 {
 public:
-  using view = gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
+  using view = gather_tiles_view<T, HeadWidth, MemberTiles, State, Segmented>;
 
   __device__ __forceinline__ gather_tiles_copies(const view& block, int warp)
       : block_{block},
@@ -92,7 +92,7 @@ public:
         rows_{block.pass.row_stride, block.lane},
         states_{block.pass.slot_stride, block.lane}
   {
-    const gather_tensor_params& pass = block.pass;
+    const gather_tensor_params<T>& pass = block.pass;
     const std::int64_t position = block.first + warp;
     const std::int64_t column = block.head * HeadWidth;
     next_gradient_ = pass.call_gradients + block.first_call() * pass.call_stride +
@@ -123,7 +123,7 @@ public:
 private:
   __device__ __forceinline__ void start(std::uint32_t slot) const
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
     calls_.start(slot, next_gradient_, block_.num_calls());
     rows_.start(slot + static_cast<std::uint32_t>(block_.at.rows), next_row_, pass.num_rows);
     if (block_.kept()) {
@@ -162,7 +162,7 @@ private:
 
   __device__ __forceinline__ void step()
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
     next_gradient_ += Warps * pass.call_position_stride;
     next_row_ += Warps * pass.position_stride;
     next_state_ += Warps * pass.width;
@@ -176,16 +176,16 @@ private:
   const view& block_;
   int warp_;
   int member_;  // of this lane
-  group_copy<bfloat16, HeadWidth> calls_;
-  group_copy<bfloat16, HeadWidth> rows_;
+  group_copy<T, HeadWidth> calls_;
+  group_copy<T, HeadWidth> rows_;
   group_copy<State, HeadWidth> states_;
 
   // Of the position that comes next; of those that differ by lane, this lane's.
-  const bfloat16* next_gradient_;
-  const bfloat16* next_row_;
+  const T* next_gradient_;
+  const T* next_row_;
   const State* next_state_;
-  const bfloat16* next_top_;  // of the finished row, when calls come in segments
-  const bfloat16* next_mix_;
+  const T* next_top_;  // of the finished row, when calls come in segments
+  const T* next_mix_;
   std::int64_t next_head_;
   const float* next_inverse_;
   const float* next_sum_;

@@ -13,11 +13,11 @@ namespace block::detail {
 //!
 //! Ring of head sums: a block sends those of batch b + 4 after it has those of b + 2, which the
 //! others have sent after they were done with those of b.
-template <int HeadWidth, int Batch, int MemberTiles, class State, bool Segmented>
+template <class T, int HeadWidth, int Batch, int MemberTiles, class State, bool Segmented>
 class gather_tiles_finish
 {
 public:
-  using view = gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
+  using view = gather_tiles_view<T, HeadWidth, MemberTiles, State, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ explicit gather_tiles_finish(const view& block)
@@ -101,7 +101,7 @@ private:
 
   __device__ __forceinline__ void take(int slot, int p, pending& to) const
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
     to.inverse = load_float(at(slot, block_.at.inverse));
 #pragma unroll
     for (int v = 0; v < values; ++v) {
@@ -127,7 +127,7 @@ private:
 
   __device__ __forceinline__ void send_head_sums(int slot, int place, int p) const
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
     const std::uint32_t exchange = block_.exchange(place);
     const int heads = pass.num_heads;
     const bool counts = p + mine_ < block_.count;
@@ -158,7 +158,7 @@ private:
   //! The norm's part of the finished rows, and the head sums of the others.
   __device__ __forceinline__ void finish(int p, int place, int parity, const pending& last)
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
     wait_for_bytes(block_.exchange(place), parity);
     const bool counts = p + mine_ < block_.count;
     float top = 0;
@@ -190,8 +190,8 @@ private:
       const uint4& sum = last.gradient[k];
       const uint2& row = last.row[k];
       *reinterpret_cast<uint2*>(next_gradient_ + k * lanes * 4) = make_uint2(
-          make_pair(gradient(sum.x, first_of(row.x)), gradient(sum.y, second_of(row.x))),
-          make_pair(gradient(sum.z, first_of(row.y)), gradient(sum.w, second_of(row.y))));
+          make_pair<T>(gradient(sum.x, first_of<T>(row.x)), gradient(sum.y, second_of<T>(row.x))),
+          make_pair<T>(gradient(sum.z, first_of<T>(row.y)), gradient(sum.w, second_of<T>(row.y))));
     }
     next_gradient_ += Batch * pass.gradient_stride;
   }
@@ -199,7 +199,7 @@ private:
   const view& block_;
   int mine_;  // this lane's position of a batch
   int part_;  // and its place among that position's lanes
-  bfloat16* next_gradient_;
+  T* next_gradient_;
 };
 
 }  // namespace block::detail

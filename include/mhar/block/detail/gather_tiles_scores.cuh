@@ -9,11 +9,12 @@ namespace block::detail {
 
 //! A warp takes chunks of 16 calls at one position, in turn with the others. Where there are no more
 //! chunks than warps, each warp keeps to one chunk, whose queries stay in registers (`Resident`).
-template <int HeadWidth, int Warps, bool Resident, int MemberTiles, class State, bool Segmented>
+template <class T, int HeadWidth, int Warps, bool Resident, int MemberTiles, class State,
+          bool Segmented>
 class gather_tiles_scores
 {
 public:
-  using view = gather_tiles_view<HeadWidth, MemberTiles, State, Segmented>;
+  using view = gather_tiles_view<T, HeadWidth, MemberTiles, State, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ gather_tiles_scores(const view& block, int warp)
@@ -53,16 +54,17 @@ private:
   static constexpr auto member_tiles = static_cast<std::size_t>(MemberTiles);
   static constexpr int row_bytes = view::row_bytes;
   static constexpr int steps = HeadWidth / 16;
+  static constexpr float scale = operand_scales<T>::weight;  //!< of weights and factors
 
   //! What stays the same from position to position. Calls row and row + 8 of the chunk.
   __device__ __forceinline__ void take_chunk()
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
       const int call = chunk_ * 16 + x * 8 + block_.row;
       known_[x] = call < block_.num_calls() ? call : block_.num_calls() - 1;
-      gate_[x] = call < block_.num_calls() ? pass.gate[block_.first_call() + call] : 0.0f;
+      gate_[x] = call < block_.num_calls() ? scale * pass.gate[block_.first_call() + call] : 0.0f;
       logit_gate_[x] =
           call < block_.num_calls() ? pass.logit_gate[block_.first_call() + call] : 0.0f;
       exponent_[x] = logit_gate_[x] == 0 ? 0.0f : 1.0f;
@@ -83,7 +85,7 @@ private:
                                            float (&products)[member_tiles][4],
                                            float (&dots)[4]) const
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
     const int last_call = (min)(16, block_.num_calls() - chunk_ * 16) - 1;
     const std::uint32_t gradients =
         slot +
@@ -112,14 +114,16 @@ private:
         load_matrices(a, gradients + k * 32);
 #pragma unroll
         for (int t = 0; t < MemberTiles; ++t) {
-          multiply_add_16(products[t], a, b[t][2 * half], b[t][2 * half + 1]);
+          multiply_add_16<T>(products[t], a, b[t][2 * half], b[t][2 * half + 1]);
         }
-        if constexpr (WithMix) { multiply_add_16(dots, a, of_mix[2 * half], of_mix[2 * half + 1]); }
+        if constexpr (WithMix) {
+          multiply_add_16<T>(dots, a, of_mix[2 * half], of_mix[2 * half + 1]);
+        }
         if constexpr (Resident) {
 #pragma unroll
           for (int t = 0; t < MemberTiles; ++t) {
-            multiply_add_16(scores[0][t], high_[k], b[t][2 * half], b[t][2 * half + 1]);
-            multiply_add_16(scores[1][t], low_[k], b[t][2 * half], b[t][2 * half + 1]);
+            multiply_add_16<T>(scores[0][t], high_[k], b[t][2 * half], b[t][2 * half + 1]);
+            multiply_add_16<T>(scores[1][t], low_[k], b[t][2 * half], b[t][2 * half + 1]);
           }
         }
         else {
@@ -128,8 +132,8 @@ private:
           load_matrices(low, queries_ + block_.at.low_queries + k * 32);
 #pragma unroll
           for (int t = 0; t < MemberTiles; ++t) {
-            multiply_add_16(scores[0][t], a, b[t][2 * half], b[t][2 * half + 1]);
-            multiply_add_16(scores[1][t], low, b[t][2 * half], b[t][2 * half + 1]);
+            multiply_add_16<T>(scores[0][t], a, b[t][2 * half], b[t][2 * half + 1]);
+            multiply_add_16<T>(scores[1][t], low, b[t][2 * half], b[t][2 * half + 1]);
           }
         }
       }
@@ -139,7 +143,7 @@ private:
   __device__ __forceinline__ void add_chunk(int slot_index, int position, const ring_place& place,
                                             bool again)
   {
-    const gather_tensor_params& pass = block_.pass;
+    const gather_tensor_params<T>& pass = block_.pass;
     const std::uint32_t slot = block_.slot(slot_index);
     float scores[2][member_tiles][4] = {};
     float products[member_tiles][4] = {};
@@ -178,7 +182,7 @@ private:
         const int m = t * 8 + block_.quad * 2 + e;
         inverse[e] = load_float(inverse_of + static_cast<std::uint32_t>(m * 4));
         scaled[e] = inverse[e] * log2_of_e;
-        inverse[e] = m < pass.num_rows ? inverse[e] : 0.0f;  // nothing for dw
+        inverse[e] = m < pass.num_rows ? scale * inverse[e] : 0.0f;  // nothing for dw
       }
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
@@ -187,18 +191,20 @@ private:
         float factors[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float score = scaled[e] * (scores[0][t][2 * x + e] + scores[1][t][2 * x + e]);
+          const float score =
+              scaled[e] * join_parts<T>(scores[0][t][2 * x + e], scores[1][t][2 * x + e]);
           const float weight = exp2_approximate(fmaf(exponent_[x], score, -base));
           const float gradient = logit_gate_[x] * weight * (products[t][2 * x + e] - dot_of[x]);
           sums[t][e] = fmaf(gradient, score, sums[t][e]);
           weights[e] = gate_[x] * weight;
           factors[e] = inverse[e] * gradient;
         }
-        weight_high[2 * t + x] = make_pair(weights[0], weights[1]);
-        factor_high[2 * t + x] = make_pair(factors[0], factors[1]);
-        factor_low[2 * t + x] = make_low_pair(factor_high[2 * t + x], factors[0], factors[1]);
+        weight_high[2 * t + x] = make_pair<T>(weights[0], weights[1]);
+        factor_high[2 * t + x] = make_pair<bfloat16>(factors[0], factors[1]);
+        factor_low[2 * t + x] =
+            make_low_pair<bfloat16>(factor_high[2 * t + x], factors[0], factors[1]);
         if constexpr (sizeof(State) == 4) {
-          weight_low[2 * t + x] = make_low_pair(weight_high[2 * t + x], weights[0], weights[1]);
+          weight_low[2 * t + x] = make_low_pair<T>(weight_high[2 * t + x], weights[0], weights[1]);
         }
       }
     }

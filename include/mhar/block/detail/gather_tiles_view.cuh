@@ -18,15 +18,15 @@ namespace block::detail {
 //! Segmented: `pass` has more calls than registers have dw for. They come in segments, for all positions of the block one
 //! after the other, between which a row's gradient is kept as a pass would keep it: that of the row to
 //! finish in its place, its head sums on chip.
-template <int HeadWidth, int MemberTiles, class State, bool Segmented>
+template <class T, int HeadWidth, int MemberTiles, class State, bool Segmented>
 struct gather_tiles_view
 {
-  using layout = gather_tiles_layout<HeadWidth, MemberTiles, State>;
+  using layout = gather_tiles_layout<T, HeadWidth, MemberTiles, State>;
   static constexpr int row_bytes = layout::row_bytes;
   static constexpr int state_bytes = layout::state_bytes;
   static constexpr int column_tiles = HeadWidth / 16;
 
-  const gather_tensor_params& pass;
+  const gather_tensor_params<T>& pass;
   layout at;
   std::uint32_t base;  // of shared memory
   int lane;
@@ -37,7 +37,7 @@ struct gather_tiles_view
   int count;           // of its positions
   int segment;         // of the calls
 
-  __device__ __forceinline__ gather_tiles_view(const gather_tensor_params& params,
+  __device__ __forceinline__ gather_tiles_view(const gather_tensor_params<T>& params,
                                                unsigned char* memory, int which)
       : pass{params},
         at{Segmented ? params.calls_per_segment : params.num_calls, params.num_rows,
@@ -172,17 +172,22 @@ struct gather_tiles_view
     for (int x = threadIdx.x; x < chunks() * 16 * vectors; x += num_threads) {
       const int call = x / vectors;
       const int vector = x % vectors;
-      uint4 high = make_uint4(0, 0, 0, 0);
-      uint4 low = high;
+      uint4 parts[static_cast<std::size_t>(layout::query_parts)];
+#pragma unroll
+      for (uint4& part : parts) { part = make_uint4(0, 0, 0, 0); }
       if (call < num_calls()) {
-        const int column = head * HeadWidth + vector * 8;
+        const int pair = (head * HeadWidth + vector * 8) / 2;
         const int query = pass.first_call + first_call() + call;
-        high = load_parameters(pass.queries.high(query) + column);
-        low = load_parameters(pass.queries.low(query) + column);
+#pragma unroll
+        for (int part = 0; part < layout::query_parts; ++part) {
+          parts[part] = load_parameters(pass.queries.pairs(part, query) + pair);
+        }
       }
       unsigned char* const to = shared + call * row_bytes + vector * 16;
-      *reinterpret_cast<uint4*>(to) = high;
-      *reinterpret_cast<uint4*>(to + at.low_queries) = low;
+#pragma unroll
+      for (int part = 0; part < layout::query_parts; ++part) {
+        *reinterpret_cast<uint4*>(to + part * at.low_queries) = parts[part];
+      }
     }
   }
 };

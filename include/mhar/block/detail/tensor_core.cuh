@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Products of small bfloat16 matrices held by a warp, and how they get from shared memory into its
+//! Products of small matrices of bfloat16 or float16 held by a warp, and how they get from shared memory into its
 //! registers.
 //!
 //! Lane 4*i + q. Of m16n8k16 it holds, of the first operand, rows i (a0, a2) and i + 8 (a1, a3),
@@ -7,37 +7,58 @@
 //! 2q+9 (b1) of column i; of the sum, columns 2q, 2q+1 of rows i (0, 1) and i + 8 (2, 3).
 #pragma once
 
-#include <mhar/config.hpp>
+#include <mhar/types/element.hpp>
+
+#include <cuda/std/type_traits>
 
 #include <cstdint>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
-//! sum += A * B with A 16 x 16, B 16 x 8.
+//! sum += A * B with A 16 x 16, B 16 x 8, both of T.
+template <class T>
 __device__ __forceinline__ void multiply_add_16(float (&sum)[4], std::uint32_t a0, std::uint32_t a1,
                                                 std::uint32_t a2, std::uint32_t a3,
                                                 std::uint32_t b0, std::uint32_t b1)
 {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+  else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
 }
+template <class T>
 __device__ __forceinline__ void multiply_add_16(float (&sum)[4], const std::uint32_t (&a)[4],
                                                 std::uint32_t b0, std::uint32_t b1)
 {
-  multiply_add_16(sum, a[0], a[1], a[2], a[3], b0, b1);
+  multiply_add_16<T>(sum, a[0], a[1], a[2], a[3], b0, b1);
 }
 
-//! sum += A * B with A 16 x 8, B 8 x 8.
+//! sum += A * B with A 16 x 8, B 8 x 8, both of T.
+template <class T>
 __device__ __forceinline__ void multiply_add_8(float (&sum)[4], std::uint32_t a0, std::uint32_t a1,
                                                std::uint32_t b0)
 {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(b0));
+  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+  }
+  else {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+  }
 }
 
 //! Four 8 x 8 matrices: lane 8j + r gives the address of row r of matrix j, and receives columns

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <mhar/block/detail/async_copy.cuh>
-#include <mhar/block/detail/bfloat16_pairs.cuh>
+#include <mhar/block/detail/element_pairs.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
@@ -64,20 +64,11 @@ __device__ __forceinline__ void copy_tile(unsigned char* to, const Element* from
   }
 }
 
-//! Stores one row of a tile; a float row may become bfloat16.
-__device__ __forceinline__ void store_16_bytes(bfloat16* to, uint4 vector)
+//! Stores 16 bytes of a row.
+template <class T>
+__device__ __forceinline__ void store_16_bytes(T* to, uint4 vector)
 {
   *reinterpret_cast<uint4*>(to) = vector;
-}
-__device__ __forceinline__ void store_16_bytes(float* to, uint4 vector)
-{
-  *reinterpret_cast<uint4*>(to) = vector;
-}
-__device__ __forceinline__ void store_rounded(bfloat16* to, uint4 vector)
-{
-  *reinterpret_cast<uint2*>(to) =
-      make_uint2(make_pair(__uint_as_float(vector.x), __uint_as_float(vector.y)),
-                 make_pair(__uint_as_float(vector.z), __uint_as_float(vector.w)));
 }
 
 }  // namespace block::detail

@@ -3,6 +3,7 @@
 //! in which lanes read them, and what a block owes the queries on its way back.
 #pragma once
 
+#include <mhar/block/detail/operand_scales.cuh>
 #include <mhar/block/detail/piece_sums.cuh>
 #include <mhar/block/sweep_wide_params.cuh>
 
@@ -11,8 +12,8 @@ namespace block::detail {
 
 //! Of a forward pass: the queries' images and the null sources, piece by piece and eight calls at a
 //! time; what stands for calls that are missing is zero.
-template <int Width, class Place>
-__device__ __forceinline__ void load_parameters_of_wide_heads(const advance_wide_params& pass,
+template <int Width, class T, class Place>
+__device__ __forceinline__ void load_parameters_of_wide_heads(const advance_wide_params<T>& pass,
                                                               const Place& place, bool has_null,
                                                               uint4* queries, float4* nulls)
 {
@@ -30,7 +31,7 @@ __device__ __forceinline__ void load_parameters_of_wide_heads(const advance_wide
     uint4 image = make_uint4(0, 0, 0, 0);
     float4 null = make_float4(0, 0, 0, 0);
     if (known) {
-      const bfloat16* const from = pass.queries.image(pass.first_call + call);
+      const T* const from = pass.queries.image(pass.first_call + call);
       image = load_vector(from + (unit * vectors * 8 + step * 4 + lane % 4) * 8);
     }
     // Step 2u + v of the null sources: columns 32u + 8q + 4v ... + 3.
@@ -43,38 +44,37 @@ __device__ __forceinline__ void load_parameters_of_wide_heads(const advance_wide
   }
 }
 
-//! Of a backward pass: per piece the high and the low parts of eight queries. Piece e of vector u
+//! Of a backward pass: per piece the parts of eight queries, one after the other. Piece e of vector u
 //! is an 8 x 8 matrix in one piece: of every call, columns 32u + 8q + 2e and the next, as the
 //! registers of the rows' vectors hold them.
-template <int Width, class Place>
-__device__ __forceinline__ void load_queries_of_wide_heads(const gather_wide_params& pass,
+template <int Width, class T, class Place>
+__device__ __forceinline__ void load_queries_of_wide_heads(const gather_wide_params<T>& pass,
                                                            const Place& place,
                                                            unsigned char* queries)
 {
+  constexpr int parts = packed_queries<T>::num_parts;
   constexpr int max_calls = 8;
   constexpr int pairs = Width / 2;
   constexpr int part_bytes = max_calls * Width * 2;
-  for (int x = static_cast<int>(threadIdx.x); x < place.pieces * 2 * max_calls * pairs;
+  for (int x = static_cast<int>(threadIdx.x); x < place.pieces * parts * max_calls * pairs;
        x += static_cast<int>(blockDim.x)) {
-    const int piece = x / (2 * max_calls * pairs);
-    const int part = x / (max_calls * pairs) % 2;
+    const int piece = x / (parts * max_calls * pairs);
+    const int part = x / (max_calls * pairs) % parts;
     const int call = x / pairs % max_calls;
     const int pair = x % pairs;
     std::uint32_t value = 0;
     if (call < pass.num_calls) {
       const int index = pass.first_call + call;
-      const bfloat16* const from = part == 0 ? pass.queries.high(index) : pass.queries.low(index);
-      value =
-          reinterpret_cast<const std::uint32_t*>(from + (place.first_unit() + piece) * Width)[pair];
+      value = pass.queries.pairs(part, index)[(place.first_unit() + piece) * pairs + pair];
     }
     const int to = ((pair / 16 * 4 + pair % 4) * max_calls + call) * 4 + pair / 4 % 4;
-    reinterpret_cast<std::uint32_t*>(queries + (piece * 2 + part) * part_bytes)[to] = value;
+    reinterpret_cast<std::uint32_t*>(queries + (piece * parts + part) * part_bytes)[to] = value;
   }
 }
 
 //! The teams' copies of dw in order, added to chunk blockIdx.y.
-template <int Width, class Place>
-__device__ __forceinline__ void store_query_sums_of_wide_heads(const gather_wide_params& pass,
+template <int Width, class T, class Place>
+__device__ __forceinline__ void store_query_sums_of_wide_heads(const gather_wide_params<T>& pass,
                                                                const Place& place,
                                                                const float4* sums)
 {

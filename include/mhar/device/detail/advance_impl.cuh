@@ -63,7 +63,7 @@ status advance(const advance_problem<T>& problem, const context& where) noexcept
   if (problem.extent.num_positions == 0) { return {}; }
   detail::device_properties properties;
   if (const status asked = detail::query(properties); !asked.ok()) { return asked; }
-  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+  if constexpr (detail::has_tensor_rows<T>) {
     if (detail::serves(problem, properties)) {
       return detail::advance_served(problem, properties, where);
     }

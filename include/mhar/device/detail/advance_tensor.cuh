@@ -12,8 +12,9 @@ namespace detail {
 //! Whether a pass is one for tensor cores. Asks only for what a pass shares with the recomputation of
 //! any of its calls, so that both take the same kernels: neither for the number of calls nor for what
 //! becomes of the first one.
-[[nodiscard]] inline bool serves(const advance_problem<bfloat16>& problem,
-                                 const device_properties& properties) noexcept
+template <class T>
+[[nodiscard]] bool serves(const advance_problem<T>& problem,
+                          const device_properties& properties) noexcept
 {
   return properties.capability >= 90 && has_tensor_kernel(problem.extent) &&
          are_tensor_sites(problem.sites) && problem.sites.null_source == nullptr &&
@@ -24,28 +25,30 @@ namespace detail {
 }
 
 //! Whether the first call of a pass has nothing to end but its stores.
-[[nodiscard]] inline bool is_plain_ending(const advance_problem<bfloat16>& problem) noexcept
+template <class T>
+[[nodiscard]] bool is_plain_ending(const advance_problem<T>& problem) noexcept
 {
   const output_stage& stage = problem.stage;
-  const route_outputs<bfloat16>& outputs = problem.outputs;
+  const route_outputs<T>& outputs = problem.outputs;
   return problem.end == pass_end::keep_all ||
          (problem.private_row == nullptr && !stage.partial && !stage.gate &&
           stage.norm == output_norm::none && !outputs.combined && outputs.y &&
-          is_tensor_matrix(outputs.y) &&
+          is_tensor_matrix<T>(outputs.y) &&
           (!outputs.mix || (outputs.mix.type == problem.states.type &&
                             are_tensor_states(outputs.mix.data, outputs.mix.position_stride))));
 }
 
 //! Whether the pass can end its first call. Where it cannot, the plain kernel takes that call alone.
-[[nodiscard]] inline bool ends_on_tensor_cores(const advance_problem<bfloat16>& problem) noexcept
+template <class T>
+[[nodiscard]] bool ends_on_tensor_cores(const advance_problem<T>& problem) noexcept
 {
   return is_plain_ending(problem) || ends_in_registers(problem);
 }
 
-[[nodiscard]] inline block::advance_tensor_params params_of(
-    const advance_problem<bfloat16>& problem) noexcept
+template <class T>
+[[nodiscard]] block::advance_tensor_params<T> params_of(const advance_problem<T>& problem) noexcept
 {
-  block::advance_tensor_params pass;
+  block::advance_tensor_params<T> pass;
   describe(problem, pass);
   pass.inverse_width = 1.0f / static_cast<float>(problem.extent.full_width());
   pass.eps = static_cast<float>(problem.eps);
@@ -55,7 +58,7 @@ namespace detail {
     pass.ending = ending_of(problem);
     return pass;
   }
-  pass.y = static_cast<bfloat16*>(problem.outputs.y.data);
+  pass.y = static_cast<T*>(problem.outputs.y.data);
   pass.y_stride = problem.outputs.y.position_stride;
   pass.mix = problem.outputs.mix.data;
   pass.mix_stride = problem.outputs.mix.position_stride;
@@ -68,14 +71,14 @@ namespace detail {
 //! others have none, and the pass takes as long as the two. Where they come in waves, two run at a
 //! time as far as their registers allow: one reads while the other computes. Both do the same
 //! arithmetic.
-template <int HeadWidth, int Rows, class State, bool Ends>
-[[nodiscard]] status launch_advance_rows(const block::advance_tensor_params& pass,
+template <class T, int HeadWidth, int Rows, class State, bool Ends>
+[[nodiscard]] status launch_advance_rows(const block::advance_tensor_params<T>& pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
   constexpr int most =
       tuning::sweep_policy::advance_rows_blocks(HeadWidth, Rows, static_cast<int>(sizeof(State)));
-  using advance = block::advance_rows<HeadWidth, Rows, State, most, Ends>;
+  using advance = block::advance_rows<T, HeadWidth, Rows, State, most, Ends>;
   launch_shape shape;
   shape.grid = static_cast<unsigned>((pass.num_positions + 7) / 8);
   shape.block = static_cast<unsigned>(32 * pass.num_heads);
@@ -83,17 +86,17 @@ template <int HeadWidth, int Rows, class State, bool Ends>
       static_cast<std::size_t>(advance::shared_bytes(pass.num_calls, pass.num_heads));
   if (shape.grid.x > static_cast<unsigned>(properties.multiprocessors)) {
     return launch(where, properties, shape,
-                  &kernel::advance_rows_kernel<HeadWidth, Rows, State, most, Ends>, pass);
+                  &kernel::advance_rows_kernel<T, HeadWidth, Rows, State, most, Ends>, pass);
   }
   const auto alone = static_cast<std::size_t>(properties.shared_memory_per_multiprocessor / 2);
   if (shape.shared_memory < alone) { shape.shared_memory = alone; }
   return launch(where, properties, shape,
-                &kernel::advance_rows_kernel<HeadWidth, Rows, State, 1, Ends>, pass);
+                &kernel::advance_rows_kernel<T, HeadWidth, Rows, State, 1, Ends>, pass);
 }
 
 //! Many rows: one block per multiprocessor where the positions allow it.
-template <int HeadWidth, int Halves, class State, bool Ends>
-[[nodiscard]] status launch_advance_tiles(block::advance_tensor_params pass,
+template <class T, int HeadWidth, int Halves, class State, bool Ends>
+[[nodiscard]] status launch_advance_tiles(block::advance_tensor_params<T> pass,
                                           const device_properties& properties,
                                           const context& where) noexcept
 {
@@ -103,12 +106,12 @@ template <int HeadWidth, int Halves, class State, bool Ends>
   pass.positions_per_block = static_cast<int>(positions_per_block(
       pass.num_positions, properties.multiprocessors, policy::max_positions_per_block));
   const int calls = pass.num_calls < most_calls ? pass.num_calls : most_calls;
-  const block::advance_tiles_layout<HeadWidth> layout{warps,
-                                                      policy::advance_slots(HeadWidth, Halves),
-                                                      calls,
-                                                      pass.num_heads,
-                                                      pass.positions_per_block,
-                                                      Ends};
+  const block::advance_tiles_layout<T, HeadWidth> layout{warps,
+                                                         policy::advance_slots(HeadWidth, Halves),
+                                                         calls,
+                                                         pass.num_heads,
+                                                         pass.positions_per_block,
+                                                         Ends};
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>((pass.num_positions + pass.positions_per_block - 1) /
                                           pass.positions_per_block),
@@ -116,36 +119,35 @@ template <int HeadWidth, int Halves, class State, bool Ends>
   shape.block = 32 * warps;
   shape.shared_memory = static_cast<std::size_t>(layout.total);
   return launch(where, properties, shape,
-                &kernel::advance_tiles_kernel<HeadWidth, Halves, State, Ends>, pass);
+                &kernel::advance_tiles_kernel<T, HeadWidth, Halves, State, Ends>, pass);
 }
 
 //! The kernel for the number of rows; the number of calls must not change a call's bits.
-template <int HeadWidth, class State, bool Ends>
-[[nodiscard]] status launch_advance(const block::advance_tensor_params& pass,
+template <class T, int HeadWidth, class State, bool Ends>
+[[nodiscard]] status launch_advance(const block::advance_tensor_params<T>& pass,
                                     const device_properties& properties,
                                     const context& where) noexcept
 {
   static_assert(tuning::sweep_policy::short_rows == 6, "the numbers of rows below end there");
   if (pass.num_rows <= tuning::sweep_policy::short_rows) {
     return dispatch_at_least<1, 2, 3, 4, 5, 6>(pass.num_rows, not_served(), [&](auto rows) {
-      return launch_advance_rows<HeadWidth, decltype(rows)::value, State, Ends>(pass, properties,
-                                                                                where);
+      return launch_advance_rows<T, HeadWidth, decltype(rows)::value, State, Ends>(pass, properties,
+                                                                                   where);
     });
   }
   return pass.num_calls <= 8
-             ? launch_advance_tiles<HeadWidth, 1, State, Ends>(pass, properties, where)
-             : launch_advance_tiles<HeadWidth, 2, State, Ends>(pass, properties, where);
+             ? launch_advance_tiles<T, HeadWidth, 1, State, Ends>(pass, properties, where)
+             : launch_advance_tiles<T, HeadWidth, 2, State, Ends>(pass, properties, where);
 }
 
 //! A pass that `serves` and `ends_on_tensor_cores`. Of several new rows all but the last get their
-//! inverse rms from passes of their own, without a call. T is bfloat16; a template, so that who only
-//! includes this file compiles no kernel.
+//! inverse rms from passes of their own, without a call.
 template <class T>
 [[nodiscard]] status advance_tensor(const advance_problem<T>& problem,
                                     const device_properties& properties,
                                     const context& where) noexcept
 {
-  return dispatch_tensor(
+  return dispatch_tensor<T>(
       problem.extent.head_width(), problem.states.type, [&](auto width, auto state) {
         constexpr int head_width = decltype(width)::value;
         for (int n = problem.num_new_rows; n > 1; --n) {
@@ -155,14 +157,14 @@ template <class T>
           row.num_calls = 0;
           row.start = pass_start::fresh;
           row.end = pass_end::keep_all;
-          const status launched = launch_advance_rows<head_width, 1, decltype(state), false>(
+          const status launched = launch_advance_rows<T, head_width, 1, decltype(state), false>(
               params_of(row), properties, where);
           if (!launched.ok()) { return launched; }
         }
-        const block::advance_tensor_params pass = params_of(problem);
+        const block::advance_tensor_params<T> pass = params_of(problem);
         return pass.has_ending
-                   ? launch_advance<head_width, decltype(state), true>(pass, properties, where)
-                   : launch_advance<head_width, decltype(state), false>(pass, properties, where);
+                   ? launch_advance<T, head_width, decltype(state), true>(pass, properties, where)
+                   : launch_advance<T, head_width, decltype(state), false>(pass, properties, where);
       });
 }
 

@@ -11,8 +11,9 @@ namespace detail {
 
 //! Depends on nothing that differs between a pass and its recomputation, and on the number of calls
 //! not at all.
-[[nodiscard]] inline bool is_wide(const advance_problem<bfloat16>& problem,
-                                  const device_properties& properties) noexcept
+template <class T>
+[[nodiscard]] bool is_wide(const advance_problem<T>& problem,
+                           const device_properties& properties) noexcept
 {
   return has_wide_kernel(problem.extent, properties) && are_tensor_sites(problem.sites) &&
          problem.num_rows >= 1 && problem.num_rows <= 16 &&
@@ -22,11 +23,12 @@ namespace detail {
          are_tensor_states(problem.states.mix, problem.states.slot_stride);
 }
 
-[[nodiscard]] inline block::advance_wide_params wide_params_of(
-    const advance_problem<bfloat16>& problem) noexcept
+template <class T>
+[[nodiscard]] block::advance_wide_params<T> wide_params_of(
+    const advance_problem<T>& problem) noexcept
 {
   const shape& extent = problem.extent;
-  block::advance_wide_params pass;
+  block::advance_wide_params<T> pass;
   describe(problem, pass);
   pass.last_position = extent.num_positions;
   pass.pieces = split_of(extent).pieces;
@@ -53,7 +55,7 @@ template <class T>
   const shape& extent = problem.extent;
   const int first = problem.first_row + problem.num_rows - problem.num_new_rows;
   const const_rows<T> rows = rows_from(problem.rows, first);
-  block::row_statistics_params pass;
+  block::row_statistics_params<T> pass;
   pass.num_positions = extent.num_positions;
   pass.width = extent.width;
   pass.inverse_width = 1.0f / static_cast<float>(extent.full_width());
@@ -69,12 +71,12 @@ template <class T>
   return launch(where, properties, shape, &kernel::row_statistics_kernel<T>, pass);
 }
 
-template <int Width, int Chunks, bool Split, class State>
-[[nodiscard]] status launch_advance_wide(const block::advance_wide_params& pass,
+template <class T, int Width, int Chunks, bool Split, class State>
+[[nodiscard]] status launch_advance_wide(const block::advance_wide_params<T>& pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  using advance = block::advance_wide<Width, Chunks, State, Split>;
+  using advance = block::advance_wide<T, Width, Chunks, State, Split>;
   const auto bytes_of = [&pass](int teams) {
     const bool has_null = !pass.kept && pass.null_source != nullptr;
     return advance::shared_bytes(pass.num_calls, has_null, teams, pass.pieces, pass.spread);
@@ -92,24 +94,24 @@ template <int Width, int Chunks, bool Split, class State>
   shape.block = static_cast<unsigned>(32 * pass.pieces * teams);
   shape.shared_memory = static_cast<std::size_t>(bytes_of(teams));
   shape.cluster = static_cast<unsigned>(pass.spread);
-  return launch(where, properties, shape, &kernel::advance_wide_kernel<Width, Chunks, State, Split>,
-                pass);
+  return launch(where, properties, shape,
+                &kernel::advance_wide_kernel<T, Width, Chunks, State, Split>, pass);
 }
 
 template <class T>
 [[nodiscard]] status launch_advance_wide(const advance_problem<T>& problem,
-                                         const block::advance_wide_params& pass,
+                                         const block::advance_wide_params<T>& pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  return dispatch_wide(
+  return dispatch_wide<T>(
       problem.extent.head_width(), problem.states.type, [&](auto width, auto split, auto state) {
         constexpr int w = decltype(width)::value;
         constexpr bool s = decltype(split)::value;
         using state_type = decltype(state);
         return problem.num_rows <= 8
-                   ? launch_advance_wide<w, 1, s, state_type>(pass, properties, where)
-                   : launch_advance_wide<w, 2, s, state_type>(pass, properties, where);
+                   ? launch_advance_wide<T, w, 1, s, state_type>(pass, properties, where)
+                   : launch_advance_wide<T, w, 2, s, state_type>(pass, properties, where);
       });
 }
 
@@ -124,10 +126,10 @@ template <class T>
   const std::int64_t most = blocks_with_scratch<float>(
       where, unfinished_size(extent), (std::min)(extent.num_positions, unfinished_positions));
   if (most == 0) { return small_workspace(); }
-  block::advance_wide_params pass = wide_params_of(problem);
+  block::advance_wide_params<T> pass = wide_params_of(problem);
   pass.unfinished = static_cast<float*>(where.workspace);
   pass.unfinished_lse = pass.unfinished + most * extent.width;
-  block::end_call_params call;
+  block::end_call_params<T> call;
   call.state = pass.unfinished;
   call.state_lse = pass.unfinished_lse;
   call.ending = ending_of(problem);
@@ -143,7 +145,7 @@ template <class T>
   return {};
 }
 
-//! advance over wide heads, T being bfloat16; not_served() when the pass is one for another kernel.
+//! advance over wide heads; not_served() when the pass is one for another kernel.
 //! More calls than a kernel takes are several passes; a first call whose ending is stored in another
 //! type or place takes the plain kernel alone, so that the others' bits do not depend on it.
 template <class T>

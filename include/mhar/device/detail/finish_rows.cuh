@@ -16,16 +16,16 @@ template <class T>
                                  const context& where) noexcept;
 
 //! A block per position; of two kernels the one for the states' type.
-template <class Params>
+template <class T, class Params>
 [[nodiscard]] status launch_per_position(const shape& extent, element states,
                                          const device_properties& properties, const context& where,
-                                         void (*of_bfloat16)(Params), void (*of_float)(Params),
+                                         void (*of_rows_type)(Params), void (*of_float)(Params),
                                          const Params& params) noexcept
 {
   launch_shape shape;
   shape.grid = static_cast<unsigned>(extent.num_positions);
   shape.block = 256;
-  return launch(where, properties, shape, states == element::bfloat16 ? of_bfloat16 : of_float,
+  return launch(where, properties, shape, states == element_of<T>::value ? of_rows_type : of_float,
                 params);
 }
 
@@ -44,7 +44,7 @@ template <class T>
     return end_call(problem, properties, where);
   }
   if (has_own_pass(problem)) { return advance_any(first_call_of(problem), properties, where); }
-  block::finish_call_params call;
+  block::finish_call_params<T> call;
   call.width = extent.width;
   call.num_heads = extent.num_heads;
   call.state = first_state(problem.states, problem.states.mix);
@@ -52,9 +52,9 @@ template <class T>
       problem.states.lse + problem.states.first_slot * extent.num_positions * extent.num_heads;
   call.stage = stage_of(problem);
   call.lse = problem.outputs.lse;
-  return launch_per_position(extent, problem.states.type, properties, where,
-                             &kernel::finish_call_kernel<T>, &kernel::finish_call_kernel<float>,
-                             call);
+  return launch_per_position<T>(extent, problem.states.type, properties, where,
+                                &kernel::finish_call_kernel<T, T>,
+                                &kernel::finish_call_kernel<T, float>, call);
 }
 
 //! A kept top row without calls: the norm's part is all that its gradient lacks.
@@ -70,7 +70,7 @@ template <class T>
                          are_vector_rows(rows, 1, extent) &&
                          are_tensor_states(problem.states.gradient, problem.states.slot_stride);
   if (!is_served) { return not_served(); }
-  block::finish_row_params row;
+  block::finish_row_params<T> row;
   row.width = extent.width;
   row.inverse_width = 1.0f / static_cast<float>(extent.full_width());
   row.row = rows.row(0);
@@ -78,9 +78,10 @@ template <class T>
   row.state = first_state(problem.states, problem.states.gradient);
   row.head_sum = problem.states.head_sum + problem.states.first_slot * extent.num_positions;
   row.inverse_rms = problem.inverse_rms + problem.top_row * extent.num_positions;
-  row.gradient = by_columns(problem.row_gradient);
-  return launch_per_position(extent, problem.states.type, properties, where,
-                             &kernel::finish_row_kernel<T>, &kernel::finish_row_kernel<float>, row);
+  row.gradient = by_columns<T>(problem.row_gradient);
+  return launch_per_position<T>(extent, problem.states.type, properties, where,
+                                &kernel::finish_row_kernel<T, T>,
+                                &kernel::finish_row_kernel<T, float>, row);
 }
 
 }  // namespace detail

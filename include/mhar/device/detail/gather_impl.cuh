@@ -61,7 +61,7 @@ status gather(const gather_problem<T>& problem, const context& where) noexcept
   }
   detail::device_properties properties;
   if (const status asked = detail::query(properties); !asked.ok()) { return asked; }
-  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+  if constexpr (detail::has_tensor_rows<T>) {
     const status launched = detail::gather_tensor(problem, properties, where);
     if (launched.code != code::unsupported) { return launched; }
     const status wide = detail::gather_wide(problem, properties, where);

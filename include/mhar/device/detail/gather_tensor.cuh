@@ -9,13 +9,14 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
-[[nodiscard]] inline bool serves(const gather_problem<bfloat16>& problem,
-                                 const device_properties& properties) noexcept
+template <class T>
+[[nodiscard]] bool serves(const gather_problem<T>& problem,
+                          const device_properties& properties) noexcept
 {
   const std::int64_t positions = problem.extent.num_positions;
   const matrix& gradient = problem.row_gradient;
   const bool plain_gradient =
-      !gradient || (is_tensor_matrix(gradient) && gradient.mode == update::store);
+      !gradient || (is_tensor_matrix<T>(gradient) && gradient.mode == update::store);
   return properties.capability >= 90 && has_tensor_kernel(problem.extent) &&
          are_tensor_sites(problem.sites) && problem.partials.bias == nullptr &&
          problem.num_calls >= 1 && problem.num_new_calls <= 1 &&
@@ -30,24 +31,24 @@ namespace detail {
          (problem.end == pass_end::keep_all || plain_gradient);
 }
 
-[[nodiscard]] inline block::gather_tensor_params params_of(
-    const gather_problem<bfloat16>& problem) noexcept
+template <class T>
+[[nodiscard]] block::gather_tensor_params<T> params_of(const gather_problem<T>& problem) noexcept
 {
-  block::gather_tensor_params pass;
+  block::gather_tensor_params<T> pass;
   describe(problem, pass);
   pass.query = problem.sites.query + problem.first_call * problem.extent.width;
   if (problem.num_new_calls == 1) {
     pass.mix = problem.mixes.row(problem.first_call);
     pass.mix_position_stride = problem.mixes.position_stride;
   }
-  pass.row_gradient = static_cast<bfloat16*>(problem.row_gradient.data);
+  pass.row_gradient = static_cast<T*>(problem.row_gradient.data);
   pass.gradient_stride = problem.row_gradient.position_stride;
   return pass;
 }
 
 //! Few calls: blocks walk over tiles of eight positions, and each has a chunk of the partial sums.
-template <int HeadWidth, int Calls, class State>
-[[nodiscard]] status launch_gather_calls(const block::gather_tensor_params& pass, int chunks,
+template <class T, int HeadWidth, int Calls, class State>
+[[nodiscard]] status launch_gather_calls(const block::gather_tensor_params<T>& pass, int chunks,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
@@ -55,19 +56,19 @@ template <int HeadWidth, int Calls, class State>
   shape.grid = static_cast<unsigned>(chunks);
   shape.block = static_cast<unsigned>(32 * pass.num_heads);
   shape.shared_memory = static_cast<std::size_t>(
-      block::gather_calls<HeadWidth, Calls, State>::shared_bytes(pass.num_heads, pass.num_rows));
+      block::gather_calls<T, HeadWidth, Calls, State>::shared_bytes(pass.num_heads, pass.num_rows));
   // Two blocks on a multiprocessor have fewer registers each: only where there are so many blocks.
   if (Calls <= 2 && chunks > properties.multiprocessors) {
-    return launch(where, properties, shape, &kernel::gather_calls_kernel < HeadWidth, Calls, State,
-                  Calls <= 2 ? 2 : 1 >, pass);
+    return launch(where, properties, shape, &kernel::gather_calls_kernel < T, HeadWidth, Calls,
+                  State, Calls <= 2 ? 2 : 1 >, pass);
   }
-  return launch(where, properties, shape, &kernel::gather_calls_kernel<HeadWidth, Calls, State, 1>,
-                pass);
+  return launch(where, properties, shape,
+                &kernel::gather_calls_kernel<T, HeadWidth, Calls, State, 1>, pass);
 }
 
 //! As many positions under way as shared memory has room for.
-template <int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
-[[nodiscard]] status launch_gather_tiles(block::gather_tensor_params pass,
+template <class T, int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
+[[nodiscard]] status launch_gather_tiles(block::gather_tensor_params<T> pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
@@ -80,8 +81,8 @@ template <int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmente
 
   // As if there were as many rows as a kernel takes: the choice must not depend on their number.
   constexpr int most = tuning::sweep_policy::max_gather_rows;
-  using largest = block::gather_tiles_layout<HeadWidth, most / 8, State>;
-  using layout = block::gather_tiles_layout<HeadWidth, MemberTiles, State>;
+  using largest = block::gather_tiles_layout<T, HeadWidth, most / 8, State>;
+  using layout = block::gather_tiles_layout<T, HeadWidth, MemberTiles, State>;
   const int top_sums = Segmented ? pass.positions_per_block : 0;
   const auto bytes_of = [&](int slots) {
     return layout{pass.calls_per_segment, pass.num_rows, pass.num_heads, slots, top_sums}.total;
@@ -98,18 +99,19 @@ template <int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmente
   shape.grid = dim3(static_cast<unsigned>(pass.num_heads),
                     static_cast<unsigned>((pass.num_positions + pass.positions_per_block - 1) /
                                           pass.positions_per_block));
-  shape.block = block::gather_tiles<HeadWidth, Chunks, MemberTiles, State, Segmented>::num_threads;
+  shape.block =
+      block::gather_tiles<T, HeadWidth, Chunks, MemberTiles, State, Segmented>::num_threads;
   shape.shared_memory = static_cast<std::size_t>(bytes_of(pass.num_slots));
   shape.cluster = static_cast<unsigned>(pass.num_heads);
   return launch(where, properties, shape,
-                &kernel::gather_tiles_kernel<HeadWidth, Chunks, MemberTiles, State, Segmented>,
+                &kernel::gather_tiles_kernel<T, HeadWidth, Chunks, MemberTiles, State, Segmented>,
                 pass);
 }
 
 //! Many calls, in chunks of 16. What registers have no dw for comes in segments of equal length;
 //! float states, which would be rounded between two segments, in one pass as long as there is room.
-template <int HeadWidth, int MemberTiles, class State>
-[[nodiscard]] status launch_gather_chunks(block::gather_tensor_params pass,
+template <class T, int HeadWidth, int MemberTiles, class State>
+[[nodiscard]] status launch_gather_chunks(block::gather_tensor_params<T> pass,
                                           const device_properties& properties,
                                           const context& where) noexcept
 {
@@ -120,40 +122,40 @@ template <int HeadWidth, int MemberTiles, class State>
     if (chunks > most) {
       const int segments = (chunks + most - 1) / most;
       pass.calls_per_segment = (chunks + segments - 1) / segments * 16;
-      return launch_gather_tiles<HeadWidth, most, MemberTiles, State, true>(pass, properties,
-                                                                            where);
+      return launch_gather_tiles<T, HeadWidth, most, MemberTiles, State, true>(pass, properties,
+                                                                               where);
     }
-    return chunks == 1 ? launch_gather_tiles<HeadWidth, 1, MemberTiles, State, false>(
+    return chunks == 1 ? launch_gather_tiles<T, HeadWidth, 1, MemberTiles, State, false>(
                              pass, properties, where)
-                       : launch_gather_tiles<HeadWidth, most, MemberTiles, State, false>(
+                       : launch_gather_tiles<T, HeadWidth, most, MemberTiles, State, false>(
                              pass, properties, where);
   }
   else {
     return dispatch_at_least<1, 4, 8, 12>(chunks, not_served(), [&](auto count) {
-      return launch_gather_tiles<HeadWidth, decltype(count)::value, MemberTiles, State, false>(
+      return launch_gather_tiles<T, HeadWidth, decltype(count)::value, MemberTiles, State, false>(
           pass, properties, where);
     });
   }
 }
 
 //! The kernel for the number of calls; the number of rows must not change a row's bits.
-template <int HeadWidth, class State>
-[[nodiscard]] status launch_gather(const block::gather_tensor_params& pass, int chunks,
+template <class T, int HeadWidth, class State>
+[[nodiscard]] status launch_gather(const block::gather_tensor_params<T>& pass, int chunks,
                                    const device_properties& properties,
                                    const context& where) noexcept
 {
   if (pass.num_calls <= tuning::sweep_policy::short_range) {
     return dispatch_at_least<1, 2, 3, 4>(pass.num_calls, not_served(), [&](auto calls) {
-      return launch_gather_calls<HeadWidth, decltype(calls)::value, State>(pass, chunks, properties,
-                                                                           where);
+      return launch_gather_calls<T, HeadWidth, decltype(calls)::value, State>(pass, chunks,
+                                                                              properties, where);
     });
   }
-  return pass.num_rows <= 8 ? launch_gather_chunks<HeadWidth, 1, State>(pass, properties, where)
-                            : launch_gather_chunks<HeadWidth, 2, State>(pass, properties, where);
+  return pass.num_rows <= 8 ? launch_gather_chunks<T, HeadWidth, 1, State>(pass, properties, where)
+                            : launch_gather_chunks<T, HeadWidth, 2, State>(pass, properties, where);
 }
 
-//! gather on tensor cores, T being bfloat16; not_served() when the pass is one for the plain kernel. More rows than a
-//! kernel takes are several passes over the same calls. A template for the reason that advance_tensor is one.
+//! gather on tensor cores; not_served() when the pass is one for the plain kernel. More rows than a
+//! kernel takes are several passes over the same calls.
 template <class T>
 [[nodiscard]] status gather_tensor(const gather_problem<T>& problem,
                                    const device_properties& properties,
@@ -165,10 +167,11 @@ template <class T>
       is_short ? tuning::sweep_policy::max_short_members : tuning::sweep_policy::max_gather_rows;
   const int chunks = chunks_of(problem.extent);
   return gather_in_parts(problem, most, [&](const gather_problem<T>& part) {
-    return dispatch_tensor(part.extent.head_width(), part.states.type, [&](auto width, auto state) {
-      return launch_gather<decltype(width)::value, decltype(state)>(params_of(part), chunks,
-                                                                    properties, where);
-    });
+    return dispatch_tensor<T>(part.extent.head_width(), part.states.type,
+                              [&](auto width, auto state) {
+                                return launch_gather<T, decltype(width)::value, decltype(state)>(
+                                    params_of(part), chunks, properties, where);
+                              });
   });
 }
 

@@ -10,8 +10,9 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
-[[nodiscard]] inline bool is_wide(const gather_problem<bfloat16>& problem,
-                                  const device_properties& properties) noexcept
+template <class T>
+[[nodiscard]] bool is_wide(const gather_problem<T>& problem,
+                           const device_properties& properties) noexcept
 {
   const shape& extent = problem.extent;
   return has_wide_kernel(extent, properties) && are_tensor_sites(problem.sites) &&
@@ -26,14 +27,14 @@ namespace detail {
          are_tensor_states(problem.states.gradient, problem.states.slot_stride);
 }
 
-[[nodiscard]] inline block::gather_wide_params wide_params_of(
-    const gather_problem<bfloat16>& problem) noexcept
+template <class T>
+[[nodiscard]] block::gather_wide_params<T> wide_params_of(const gather_problem<T>& problem) noexcept
 {
-  block::gather_wide_params pass;
+  block::gather_wide_params<T> pass;
   describe(problem, pass);
   pass.pieces = split_of(problem.extent).pieces;
   pass.spread = split_of(problem.extent).spread;
-  pass.row_gradient = by_columns(problem.row_gradient);
+  pass.row_gradient = by_columns<T>(problem.row_gradient);
   return pass;
 }
 
@@ -53,7 +54,7 @@ template <class T>
                             problem.call_gradients.position_stride};
     part.mix = {problem.mixes.row(call), problem.mixes.position_stride};
     part.call_gradient.data = const_cast<T*>(problem.call_gradients.row(call));
-    part.call_gradient.type = element::bfloat16;
+    part.call_gradient.type = element_of<T>::value;
     part.call_gradient.position_stride = problem.call_gradients.position_stride;
     part.dot = problem.dot + call * extent.num_positions * extent.num_heads;
     const status launched = output_gradient_wide(part, properties, where);
@@ -62,12 +63,12 @@ template <class T>
   return {};
 }
 
-template <int Width, bool Split, class State>
-[[nodiscard]] status launch_gather_wide(const block::gather_wide_params& pass, int chunks,
+template <class T, int Width, bool Split, class State>
+[[nodiscard]] status launch_gather_wide(const block::gather_wide_params<T>& pass, int chunks,
                                         const device_properties& properties,
                                         const context& where) noexcept
 {
-  using gather = block::gather_wide<Width, State, Split>;
+  using gather = block::gather_wide<T, Width, State, Split>;
   const auto bytes_of = [&pass](int teams) {
     return gather::shared_bytes(teams, pass.pieces, pass.spread);
   };
@@ -80,10 +81,11 @@ template <int Width, bool Split, class State>
   shape.block = static_cast<unsigned>(32 * pass.pieces * teams);
   shape.shared_memory = static_cast<std::size_t>(bytes_of(teams));
   shape.cluster = static_cast<unsigned>(blocks);
-  return launch(where, properties, shape, &kernel::gather_wide_kernel<Width, State, Split>, pass);
+  return launch(where, properties, shape, &kernel::gather_wide_kernel<T, Width, State, Split>,
+                pass);
 }
 
-//! gather over wide heads, T being bfloat16; not_served() when the pass is one for another kernel.
+//! gather over wide heads; not_served() when the pass is one for another kernel.
 //! More rows than a kernel takes are several passes over the same calls.
 template <class T>
 [[nodiscard]] status gather_wide(const gather_problem<T>& problem,
@@ -95,12 +97,12 @@ template <class T>
   if (!found.ok()) { return found; }
   constexpr int most = 8;
   return gather_in_parts(problem, most, [&](const gather_problem<T>& part) {
-    return dispatch_wide(part.extent.head_width(), part.states.type,
-                         [&](auto width, auto split, auto state) {
-                           return launch_gather_wide<decltype(width)::value, decltype(split)::value,
-                                                     decltype(state)>(
-                               wide_params_of(part), chunks_of(part.extent), properties, where);
-                         });
+    return dispatch_wide<T>(part.extent.head_width(), part.states.type,
+                            [&](auto width, auto split, auto state) {
+                              return launch_gather_wide<T, decltype(width)::value,
+                                                        decltype(split)::value, decltype(state)>(
+                                  wide_params_of(part), chunks_of(part.extent), properties, where);
+                            });
   });
 }
 

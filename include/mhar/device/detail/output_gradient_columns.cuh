@@ -10,39 +10,43 @@ MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
 //! A null source has a kernel of its own, behind this one.
-[[nodiscard]] inline bool is_in_columns(const output_gradient_problem<bfloat16>& problem) noexcept
+template <class T>
+[[nodiscard]] bool is_in_columns(const output_gradient_problem<T>& problem) noexcept
 {
   const shape& extent = problem.extent;
   const const_array& weight = problem.stage.norm_weight;
   return extent.width <= 4096 && has_fast_heads(extent) &&
-         is_vector_matrix(problem.output_gradient) && is_vector_matrix(problem.combined_gradient) &&
-         is_vector_matrix(problem.combined) && is_vector_matrix(problem.mix) &&
-         is_tensor_matrix(problem.call_gradient) && is_vector_matrix(problem.partial_gradient) &&
+         is_vector_matrix<T>(problem.output_gradient) &&
+         is_vector_matrix<T>(problem.combined_gradient) && is_vector_matrix<T>(problem.combined) &&
+         is_vector_matrix<T>(problem.mix) && is_tensor_matrix<T>(problem.call_gradient) &&
+         is_vector_matrix<T>(problem.partial_gradient) &&
          problem.partial_gradient.mode == update::store &&
-         (!weight || (is_vector_element(weight.type) && is_aligned_16(weight.data)));
+         (!weight || (is_vector_element<T>(weight.type) && is_aligned_16(weight.data)));
 }
 
-[[nodiscard]] inline block::output_gradient_columns_params columns_params_of(
-    const output_gradient_problem<bfloat16>& problem) noexcept
+template <class T>
+[[nodiscard]] block::output_gradient_columns_params<T> columns_params_of(
+    const output_gradient_problem<T>& problem) noexcept
 {
   const output_stage& stage = problem.stage;
   const gradient_partials<float>& partials = problem.partials;
-  block::output_gradient_columns_params call;
+  block::output_gradient_columns_params<T> call;
   call.num_positions = problem.extent.num_positions;
   call.width = problem.extent.width;
   call.num_heads = problem.extent.num_heads;
-  call.output_gradient = as_vectors(problem.output_gradient);
-  call.combined_gradient = as_vectors(problem.combined_gradient);
-  call.mix = as_vectors(problem.mix);
-  call.call_gradient = static_cast<bfloat16*>(problem.call_gradient.data);
+  call.output_gradient = as_vectors<T>(problem.output_gradient);
+  call.combined_gradient = as_vectors<T>(problem.combined_gradient);
+  call.mix = as_vectors<T>(problem.mix);
+  call.call_gradient = static_cast<T*>(problem.call_gradient.data);
   call.call_stride = problem.call_gradient.position_stride;
-  call.partial_gradient = as_vectors(problem.partial_gradient);
+  call.partial_gradient = as_vectors<T>(problem.partial_gradient);
   call.dot = problem.dot;
   if (stage.norm != output_norm::none) {
     call.has_norm = true;
     call.norm_eps = static_cast<float>(stage.norm_eps);
-    call.norm_weight = as_vectors(const_matrix{stage.norm_weight.data, stage.norm_weight.type, 0});
-    call.combined = as_vectors(problem.combined);
+    call.norm_weight =
+        as_vectors<T>(const_matrix{stage.norm_weight.data, stage.norm_weight.type, 0});
+    call.combined = as_vectors<T>(problem.combined);
     call.mix_is_combined = problem.mix.data == problem.combined.data &&
                            problem.mix.type == problem.combined.type &&
                            problem.mix.position_stride == problem.combined.position_stride;
@@ -58,29 +62,28 @@ namespace detail {
   return call;
 }
 
-//! T is bfloat16; a template, so that who only includes this file compiles no kernel.
 template <class T, int Vectors, int Warps>
-[[nodiscard]] status launch_output_gradient(const block::output_gradient_columns_params& call,
+[[nodiscard]] status launch_output_gradient(const block::output_gradient_columns_params<T>& call,
                                             int chunks, const device_properties& properties,
                                             const context& where) noexcept
 {
-  using gradient = block::output_gradient_columns<Vectors, Warps>;
+  using gradient = block::output_gradient_columns<T, Vectors, Warps>;
   launch_shape shape;
   shape.grid = static_cast<unsigned>(chunks);
   shape.block = gradient::num_threads;
   shape.shared_memory = static_cast<std::size_t>(gradient::shared_bytes(call.width));
-  return launch(where, properties, shape, &kernel::output_gradient_columns_kernel<Vectors, Warps>,
-                call);
+  return launch(where, properties, shape,
+                &kernel::output_gradient_columns_kernel<T, Vectors, Warps>, call);
 }
 
-//! output_gradient, T being bfloat16; not_served() when the call is one for the plain kernel.
+//! output_gradient; not_served() when the call is one for the plain kernel.
 template <class T>
 [[nodiscard]] status output_gradient_columns(const output_gradient_problem<T>& problem,
                                              const device_properties& properties,
                                              const context& where) noexcept
 {
   if (!is_in_columns(problem)) { return not_served(); }
-  block::output_gradient_columns_params call = columns_params_of(problem);
+  block::output_gradient_columns_params<T> call = columns_params_of(problem);
   // The null source's parts are made of do: the kernel of a call without an output norm takes it as
   // its dy, in place.
   output_gradient_problem<T> rest = problem;

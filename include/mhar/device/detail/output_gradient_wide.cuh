@@ -21,16 +21,17 @@ namespace detail {
   return width % 512 == 0 && extent.width <= 512 * most ? 512 : 0;
 }
 
-[[nodiscard]] inline bool is_wide(const output_gradient_problem<bfloat16>& problem,
-                                  const device_properties& properties) noexcept
+template <class T>
+[[nodiscard]] bool is_wide(const output_gradient_problem<T>& problem,
+                           const device_properties& properties) noexcept
 {
   return properties.capability >= 90 && unit_width_of(problem.extent) > 0 &&
          problem.sites.rounding == key_rounding::none && problem.stage.norm == output_norm::none &&
-         !problem.combined_gradient && is_tensor_matrix(problem.output_gradient) &&
-         is_tensor_matrix(problem.mix) && is_tensor_matrix(problem.call_gradient);
+         !problem.combined_gradient && is_tensor_matrix<T>(problem.output_gradient) &&
+         is_tensor_matrix<T>(problem.mix) && is_tensor_matrix<T>(problem.call_gradient);
 }
 
-//! output_gradient over wide heads, T being bfloat16.
+//! output_gradient over wide heads.
 template <class T>
 [[nodiscard]] status output_gradient_wide(const output_gradient_problem<T>& problem,
                                           const device_properties& properties,
@@ -43,10 +44,10 @@ template <class T>
   const auto launch_units = [&](auto width, auto split) {
     constexpr int w = decltype(width)::value;
     constexpr bool s = decltype(split)::value;
-    using gradient = block::output_gradient_wide<w, s>;
+    using gradient = block::output_gradient_wide<T, w, s>;
     const int units = static_cast<int>(problem.extent.width) / w;
     shape.block = static_cast<unsigned>(32 * units * gradient::num_streams(units));
-    return launch(where, properties, shape, &kernel::output_gradient_wide_kernel<w, s>, problem);
+    return launch(where, properties, shape, &kernel::output_gradient_wide_kernel<T, w, s>, problem);
   };
   using narrow = cuda::std::integral_constant<int, 256>;
   using broad = cuda::std::integral_constant<int, 512>;

@@ -62,7 +62,7 @@ status output_gradient(const output_gradient_problem<T>& problem, const context&
   }
   detail::device_properties properties;
   if (const status asked = detail::query(properties); !asked.ok()) { return asked; }
-  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+  if constexpr (detail::has_tensor_rows<T>) {
     const status wide = detail::output_gradient_wide(problem, properties, where);
     if (wide.code != code::unsupported) { return wide; }
     const status columns = detail::output_gradient_columns(problem, properties, where);
@@ -130,7 +130,7 @@ std::size_t workspace_bytes(const sweep_limits& limits) noexcept
                    width, limits.max_members, limits.max_range),
       chunks * block::output_gradient_any<T, detail::sweep_threads>::scratch_size(
                    width, limits.extent.num_heads),
-      cuda::std::is_same_v<T, bfloat16> && detail::has_wide_heads(limits.extent)
+      detail::has_tensor_rows<T> && detail::has_wide_heads(limits.extent)
           ? (std::min)(positions, detail::unfinished_positions) *
                 detail::unfinished_size(limits.extent)
           : 0};

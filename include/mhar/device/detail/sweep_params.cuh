@@ -20,12 +20,12 @@ template <class States>
 }
 
 //! Pass is advance_tensor_params or advance_wide_params.
-template <class Pass>
-void describe(const advance_problem<bfloat16>& problem, Pass& pass) noexcept
+template <class T, class Pass>
+void describe(const advance_problem<T>& problem, Pass& pass) noexcept
 {
   const shape& extent = problem.extent;
   const std::int64_t positions = extent.num_positions;
-  const const_rows<bfloat16> rows = rows_from(problem.rows, problem.first_row);
+  const const_rows<T> rows = rows_from(problem.rows, problem.first_row);
   pass.num_positions = positions;
   pass.width = extent.width;
   pass.num_heads = extent.num_heads;
@@ -47,13 +47,13 @@ void describe(const advance_problem<bfloat16>& problem, Pass& pass) noexcept
 }
 
 //! Pass is gather_tensor_params or gather_wide_params.
-template <class Pass>
-void describe(const gather_problem<bfloat16>& problem, Pass& pass) noexcept
+template <class T, class Pass>
+void describe(const gather_problem<T>& problem, Pass& pass) noexcept
 {
   const shape& extent = problem.extent;
   const std::int64_t positions = extent.num_positions;
-  const const_rows<bfloat16> rows = rows_from(problem.rows, problem.top_row - problem.num_rows + 1);
-  const const_rows<bfloat16> calls = rows_from(problem.call_gradients, problem.first_call);
+  const const_rows<T> rows = rows_from(problem.rows, problem.top_row - problem.num_rows + 1);
+  const const_rows<T> calls = rows_from(problem.call_gradients, problem.first_call);
   pass.num_positions = positions;
   pass.width = extent.width;
   pass.inverse_width = 1.0f / static_cast<float>(extent.full_width());

@@ -26,12 +26,12 @@ namespace detail {
          extent.num_heads <= tuning::sweep_policy::max_heads;
 }
 
-//! Calls visitor(head width, a State) with both as types.
-template <class Visitor>
+//! Calls visitor(head width, a State) with both as types; states are T or float.
+template <class T, class Visitor>
 status dispatch_tensor(std::int64_t head_width, element state, Visitor&& visitor) noexcept
 {
   const auto with_width = [&](auto width) {
-    return state == element::bfloat16 ? visitor(width, bfloat16{}) : visitor(width, float{});
+    return state == element_of<T>::value ? visitor(width, T{}) : visitor(width, float{});
   };
   switch (head_width) {
     case 64: return with_width(cuda::std::integral_constant<int, 64>{});
@@ -45,11 +45,15 @@ status dispatch_tensor(std::int64_t head_width, element state, Visitor&& visitor
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-//! Whether every position of a matrix of bfloat16 starts at a multiple of 16 bytes.
-template <class Matrix>
+//! Rows that have kernels on tensor cores.
+template <class T>
+inline constexpr bool has_tensor_rows = sizeof(T) == 2;
+
+//! Whether every position of a matrix of T, a 16-bit type, starts at a multiple of 16 bytes.
+template <class T, class Matrix>
 [[nodiscard]] bool is_tensor_matrix(const Matrix& matrix) noexcept
 {
-  return matrix.type == element::bfloat16 && is_aligned_16(matrix.data) &&
+  return matrix.type == element_of<T>::value && is_aligned_16(matrix.data) &&
          matrix.position_stride % 8 == 0;
 }
 

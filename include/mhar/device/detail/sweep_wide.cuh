@@ -51,13 +51,14 @@ struct head_split
   return properties.capability >= 90 && has_wide_heads(extent);
 }
 
-//! Calls visitor(width of a piece, whether heads are split, a State) with all as types.
-template <class Visitor>
+//! Calls visitor(width of a piece, whether heads are split, a State) with all as types; states are T
+//! or float.
+template <class T, class Visitor>
 status dispatch_wide(std::int64_t head_width, element state, Visitor&& visitor) noexcept
 {
   const auto with_width = [&](auto width, auto split) {
-    return state == element::bfloat16 ? visitor(width, split, bfloat16{})
-                                      : visitor(width, split, float{});
+    return state == element_of<T>::value ? visitor(width, split, T{})
+                                         : visitor(width, split, float{});
   };
   switch (head_width) {
     case 256: return with_width(cuda::std::integral_constant<int, 256>{}, cuda::std::false_type{});
@@ -79,10 +80,10 @@ template <class BytesOf>
 }
 
 //! A matrix with what a kernel must know of its alignment.
-template <class Matrix>
-[[nodiscard]] block::detail::column_matrix<Matrix> by_columns(const Matrix& matrix) noexcept
+template <class T, class Matrix>
+[[nodiscard]] block::detail::column_matrix<T, Matrix> by_columns(const Matrix& matrix) noexcept
 {
-  return {matrix, matrix && is_tensor_matrix(matrix)};
+  return {matrix, matrix && is_tensor_matrix<T>(matrix)};
 }
 
 //! Rows of width 8 times a whole number, each a run of vectors.
@@ -93,26 +94,29 @@ template <class T>
   return extent.width % 8 == 0 && are_tensor_rows(rows, count, extent.num_positions);
 }
 
+template <class T>
 [[nodiscard]] constexpr bool is_vector_element(element type) noexcept
 {
-  return type == element::bfloat16 || type == element::float32;
+  return type == element_of<T>::value || type == element::float32;
 }
 
 //! Whether a matrix, if there is one, is what kernels read as a vector_matrix.
-template <class Matrix>
+template <class T, class Matrix>
 [[nodiscard]] bool is_vector_matrix(const Matrix& matrix) noexcept
 {
   return !matrix ||
-         (is_vector_element(matrix.type) && is_aligned_16(matrix.data) &&
+         (is_vector_element<T>(matrix.type) && is_aligned_16(matrix.data) &&
           matrix.position_stride * static_cast<std::int64_t>(size_of(matrix.type)) % 16 == 0);
 }
 
-[[nodiscard]] inline block::detail::vector_matrix<const void> as_vectors(
+template <class T>
+[[nodiscard]] block::detail::vector_matrix<T, const void> as_vectors(
     const const_matrix& matrix) noexcept
 {
   return {matrix.data, matrix.position_stride, matrix.type == element::float32};
 }
-[[nodiscard]] inline block::detail::vector_matrix<void> as_vectors(const matrix& matrix) noexcept
+template <class T>
+[[nodiscard]] block::detail::vector_matrix<T, void> as_vectors(const matrix& matrix) noexcept
 {
   return {matrix.data, matrix.position_stride, matrix.type == element::float32};
 }

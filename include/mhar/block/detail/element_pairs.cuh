@@ -1,33 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! bfloat16 elements two by two in a register and eight by eight in a 16-byte vector; the state of
+//! Elements of 16 bits two by two in a register and eight by eight in a 16-byte vector; the state of
 //! a sweep in either of its types.
 #pragma once
 
 #include <mhar/thread/inverse_rms.hpp>
 #include <mhar/types/element.hpp>
 
+#include <cuda/std/type_traits>
+
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
+//! Pairs of T, which is bfloat16 or float16.
+template <class T>
 [[nodiscard]] __device__ __forceinline__ float first_of(std::uint32_t pair)
 {
-  return __uint_as_float(pair << 16);
+  if constexpr (cuda::std::is_same_v<T, bfloat16>) { return __uint_as_float(pair << 16); }
+  else {
+    return __low2float(mhar::detail::bit_cast<__half2>(pair));
+  }
 }
+template <class T>
 [[nodiscard]] __device__ __forceinline__ float second_of(std::uint32_t pair)
 {
-  return __uint_as_float(pair & 0xffff0000u);
+  if constexpr (cuda::std::is_same_v<T, bfloat16>) { return __uint_as_float(pair & 0xffff0000u); }
+  else {
+    return __high2float(mhar::detail::bit_cast<__half2>(pair));
+  }
 }
+template <class T>
 [[nodiscard]] __device__ __forceinline__ std::uint32_t make_pair(float first, float second)
 {
   std::uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  }
+  else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  }
   return pair;
 }
 //! What rounding to `high` has left over.
+template <class T>
 [[nodiscard]] __device__ __forceinline__ std::uint32_t make_low_pair(std::uint32_t high,
                                                                      float first, float second)
 {
-  return make_pair(first - first_of(high), second - second_of(high));
+  return make_pair<T>(first - first_of<T>(high), second - second_of<T>(high));
 }
 
 //! Register e of a vector.
@@ -70,12 +88,13 @@ namespace block::detail {
 }
 
 //! sum += squares of eight elements.
+template <class T>
 __device__ __forceinline__ float add_squares(const uint4& vector, float scale, float sum)
 {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    const float first = scale * first_of(pair_of(vector, e));
-    const float second = scale * second_of(pair_of(vector, e));
+    const float first = scale * first_of<T>(pair_of(vector, e));
+    const float second = scale * second_of<T>(pair_of(vector, e));
     sum = fmaf(first, first, sum);
     sum = fmaf(second, second, sum);
   }
@@ -83,26 +102,24 @@ __device__ __forceinline__ float add_squares(const uint4& vector, float scale, f
 }
 
 //! sum += <a, b> over eight elements.
+template <class T>
 __device__ __forceinline__ float add_products(const uint4& a, const uint4& b, float sum)
 {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    sum = fmaf(first_of(pair_of(a, e)), first_of(pair_of(b, e)), sum);
-    sum = fmaf(second_of(pair_of(a, e)), second_of(pair_of(b, e)), sum);
+    sum = fmaf(first_of<T>(pair_of(a, e)), first_of<T>(pair_of(b, e)), sum);
+    sum = fmaf(second_of<T>(pair_of(a, e)), second_of<T>(pair_of(b, e)), sum);
   }
   return sum;
 }
 
 //! Eight columns of `Vectors` groups that are 32 columns apart: what a lane holds of a kept state.
 template <class State, int Vectors>
-struct state_vectors;
-
-template <int Vectors>
-struct state_vectors<bfloat16, Vectors>
+struct state_vectors
 {
   uint4 values[static_cast<std::size_t>(Vectors)];
 
-  __device__ __forceinline__ void load(const bfloat16* from)
+  __device__ __forceinline__ void load(const State* from)
   {
 #pragma unroll
     for (int u = 0; u < Vectors; ++u) { values[u] = load_vector(from + u * 32); }
@@ -110,7 +127,7 @@ struct state_vectors<bfloat16, Vectors>
   [[nodiscard]] __device__ __forceinline__ float2 get(int u, int e) const
   {
     const std::uint32_t pair = pair_of(values[u], e);
-    return make_float2(first_of(pair), second_of(pair));
+    return make_float2(first_of<State>(pair), second_of<State>(pair));
   }
 };
 
@@ -135,11 +152,12 @@ struct state_vectors<float, Vectors>
 };
 
 //! Stores eight columns, rounded to the destination's type.
-__device__ __forceinline__ void store_vector(bfloat16* to, const float (&values)[8])
+template <class T>
+__device__ __forceinline__ void store_vector(T* to, const float (&values)[8])
 {
   *reinterpret_cast<uint4*>(to) =
-      make_uint4(make_pair(values[0], values[1]), make_pair(values[2], values[3]),
-                 make_pair(values[4], values[5]), make_pair(values[6], values[7]));
+      make_uint4(make_pair<T>(values[0], values[1]), make_pair<T>(values[2], values[3]),
+                 make_pair<T>(values[4], values[5]), make_pair<T>(values[6], values[7]));
 }
 __device__ __forceinline__ void store_vector(float* to, const float (&values)[8])
 {
