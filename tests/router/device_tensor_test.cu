@@ -10,6 +10,7 @@
 namespace {
 
 using mhar::bfloat16;
+using mhar::float16;
 using device = mhar::device::backend;
 using access = mhar_test::backend_access<device>;
 template <class T>
@@ -47,6 +48,21 @@ TEST_CASE("device tensor sweeps: full mode equals single calls")
   }
 }
 
+TEST_CASE("device tensor sweeps: full mode of float16 rows equals single calls")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::random_inputs random{76};
+  for (const sizes each : {sizes{3, 1, 64, 1}, sizes{23, 7, 64, 3}, sizes{23, 37, 128, 4},
+                           sizes{73, 9, 160, 8}, sizes{100, 9, 128, 8}}) {
+    CAPTURE(each.num_calls);
+    CAPTURE(each.head_width);
+    mhar_test::run_choices narrow;
+    narrow.gradients = mhar::gradient_home::dead_rows;
+    mhar_test::both_states_equal_single_calls<device, float16>(options_of(each), 502, random,
+                                                               narrow);
+  }
+}
+
 TEST_CASE("device tensor sweeps: every ending")
 {
   if (mhar_test::skip_without_gpu()) { return; }
@@ -55,6 +71,13 @@ TEST_CASE("device tensor sweeps: every ending")
   mhar_test::every_ending<device>({21, 3 * 128, 3}, 20);
   mhar_test::every_ending<device>({9, 8 * 128, 8}, 12);
   mhar_test::every_ending<device>({150, 8 * 160, 8}, 12);
+}
+
+TEST_CASE("device tensor sweeps: every ending over float16 rows")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::every_ending<device, float16>({11, 3 * 64, 3}, 14);
+  mhar_test::every_ending<device, float16>({9, 8 * 128, 8}, 12);
 }
 
 //! What ends a call is no reason for the others of its pass to take another kernel: stages that
@@ -91,13 +114,14 @@ TEST_CASE("device tensor sweeps: recompute gives the forward's bits whatever end
 }
 
 //! Rows, folded sites and states of a few calls over rows that all of them read.
+template <class T>
 struct group
 {
   mhar::shape extent;
   int num_calls;
   int num_rows;
-  array<bfloat16> rows;
-  array<bfloat16> gradients;
+  array<T> rows;
+  array<T> gradients;
   array<float> parameters;
   array<float> folded;
   array<unsigned char> packed;
@@ -110,13 +134,11 @@ struct group
       : extent{given},
         num_calls{calls},
         num_rows{count},
-        rows{mhar_test::random_inputs{1}.vector<bfloat16>(count * given.num_positions *
-                                                          given.width)},
-        gradients{mhar_test::random_inputs{2}.vector<bfloat16>(calls * given.num_positions *
-                                                               given.width)},
+        rows{mhar_test::random_inputs{1}.vector<T>(count * given.num_positions * given.width)},
+        gradients{mhar_test::random_inputs{2}.vector<T>(calls * given.num_positions * given.width)},
         parameters{mhar_test::random_inputs{3}.vector<float>(calls * given.width, 0.3)},
         folded{calls * (given.width + 2)},
-        packed{static_cast<std::int64_t>(device::packed_bytes<bfloat16>(given, calls))},
+        packed{static_cast<std::int64_t>(device::packed_bytes<T>(given, calls))},
         inverse_rms{count * given.num_positions},
         lse{calls * given.num_positions * given.num_heads},
         dot{mhar_test::random_inputs{4}.vector<float>(calls * given.num_positions *
@@ -132,7 +154,7 @@ struct group
           static_cast<const float*>(parameters.data() + c * given.width);
     }
     const std::vector<int> num_sources(of_calls.size(), count);
-    mhar::fold_problem<bfloat16> problem;
+    mhar::fold_problem<T> problem;
     problem.extent = given;
     problem.num_calls = calls;
     problem.sites = of_calls.data();
@@ -150,18 +172,18 @@ struct group
     array<float> mixes{num_calls * elements};
     array<float> state_lse{num_calls * heads};
     for (int first = 0; first < num_calls; first += together) {
-      mhar::advance_problem<bfloat16> problem;
+      mhar::advance_problem<T> problem;
       problem.extent = extent;
       problem.sites = sites;
       problem.first_call = first;
       problem.num_calls = std::min(together, num_calls - first);
-      problem.rows = mhar::source_major<bfloat16>(rows.data(), extent.num_positions, extent.width);
+      problem.rows = mhar::source_major<T>(rows.data(), extent.num_positions, extent.width);
       problem.num_rows = num_rows;
       problem.num_new_rows = first == 0 ? 1 : 0;
       if (first == 0) {
         // All rows but the last have their inverse rms from passes of their own.
         for (int n = 1; n < num_rows; ++n) {
-          mhar::advance_problem<bfloat16> earlier = problem;
+          mhar::advance_problem<T> earlier = problem;
           earlier.num_calls = 1;
           earlier.num_rows = n;
           earlier.end = mhar::pass_end::keep_all;
@@ -190,15 +212,15 @@ struct group
     array<State> kept{num_rows * elements};
     array<float> head_sums{num_rows * extent.num_positions};
     for (int first = 0; first < num_rows; first += together) {
-      mhar::gather_problem<bfloat16> problem;
+      mhar::gather_problem<T> problem;
       problem.extent = extent;
       problem.sites = sites;
-      problem.rows = mhar::source_major<bfloat16>(rows.data(), extent.num_positions, extent.width);
+      problem.rows = mhar::source_major<T>(rows.data(), extent.num_positions, extent.width);
       problem.inverse_rms = inverse_rms.data();
       problem.top_row = num_rows - 1 - first;
       problem.num_rows = std::min(together, num_rows - first);
       problem.call_gradients =
-          mhar::source_major<bfloat16>(gradients.data(), extent.num_positions, extent.width);
+          mhar::source_major<T>(gradients.data(), extent.num_positions, extent.width);
       problem.num_calls = num_calls;
       problem.lse = lse.data();
       problem.dot = dot.data();
@@ -220,40 +242,42 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b)
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-template <class State>
-void check_backward(group& rows)
+template <class State, class T>
+void check_backward(group<T>& rows)
 {
-  const std::vector<float> alone = rows.backward<State>(1);
-  CHECK(same_bits(alone, rows.backward<State>(5)));
-  CHECK(same_bits(alone, rows.backward<State>(16)));
-  CHECK(same_bits(alone, rows.backward<State>(19)));
+  const std::vector<float> alone = rows.template backward<State>(1);
+  CHECK(same_bits(alone, rows.template backward<State>(5)));
+  CHECK(same_bits(alone, rows.template backward<State>(16)));
+  CHECK(same_bits(alone, rows.template backward<State>(19)));
 }
 
-TEST_CASE("device tensor sweeps: the bits of a member do not depend on its group")
+TEST_CASE_TEMPLATE("device tensor sweeps: the bits of a member do not depend on its group", T,
+                   bfloat16, float16)
 {
   if (mhar_test::skip_without_gpu()) { return; }
   for (const int range : {1, 2, 3, 4, 5, 6, 7, 17, 40}) {
     CAPTURE(range);
-    group calls{{13, 4 * 64, 4}, 19, range};
+    group<T> calls{{13, 4 * 64, 4}, 19, range};
     const std::vector<float> alone = calls.forward(1);
     CHECK(same_bits(alone, calls.forward(7)));
     CHECK(same_bits(alone, calls.forward(16)));
     CHECK(same_bits(alone, calls.forward(19)));
 
-    group rows{{13, 2 * 160, 2}, range, 19};
+    group<T> rows{{13, 2 * 160, 2}, range, 19};
     static_cast<void>(rows.forward(range));
     check_backward<float>(rows);
   }
   // More calls than the backward's kernel has registers for: they come in segments.
   for (const int range : {40, 70, 140}) {
     CAPTURE(range);
-    group rows{{13, 2 * 160, 2}, range, 19};
+    group<T> rows{{13, 2 * 160, 2}, range, 19};
     static_cast<void>(rows.forward(range));
-    check_backward<bfloat16>(rows);
+    check_backward<T>(rows);
   }
 }
 
-TEST_CASE("device tensor sweeps: the bits of a position do not depend on the others")
+TEST_CASE_TEMPLATE("device tensor sweeps: the bits of a position do not depend on the others", T,
+                   bfloat16, float16)
 {
   if (mhar_test::skip_without_gpu()) { return; }
   // Blocks that fit side by side on a large GPU, and blocks that come in waves.
@@ -262,16 +286,16 @@ TEST_CASE("device tensor sweeps: the bits of a position do not depend on the oth
       CAPTURE(positions);
       CAPTURE(range);
       const std::int64_t width = 8 * 128;
-      group few{{5, width, 8}, 9, range};
-      group many{{positions, width, 8}, 9, range};
+      group<T> few{{5, width, 8}, 9, range};
+      group<T> many{{positions, width, 8}, 9, range};
       // The first positions of both hold the same rows.
-      const std::vector<bfloat16> source = many.rows.host();
-      std::vector<bfloat16> copied;
+      const std::vector<T> source = many.rows.host();
+      std::vector<T> copied;
       for (int n = 0; n < range; ++n) {
         const auto start = source.begin() + n * positions * width;
         copied.insert(copied.end(), start, start + 5 * width);
       }
-      access::upload(few.rows.data(), copied.data(), copied.size() * sizeof(bfloat16));
+      access::upload(few.rows.data(), copied.data(), copied.size() * sizeof(T));
       const std::vector<float> of_few = few.forward(9);
       const std::vector<float> of_many = many.forward(9);
       for (int c = 0; c < 9; ++c) {

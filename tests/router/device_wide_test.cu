@@ -7,6 +7,7 @@
 namespace {
 
 using mhar::bfloat16;
+using mhar::float16;
 using device = mhar::device::backend;
 
 struct sizes
@@ -42,6 +43,7 @@ constexpr sizes split_sizes[] = {{5, 0, 1, 7168, 1, false},  {6, 3, 37, 7168, 1,
                                  {7, 0, 9, 4096, 1, false},  {9, 8, 261, 1536, 1, true},
                                  {4, 2, 2, 2560, 2, true},   {6, 2, 5, 768, 8, true}};
 
+template <class T = bfloat16>
 void equal_single_calls(const sizes& each, mhar_test::random_inputs& random)
 {
   CAPTURE(each.num_calls);
@@ -52,7 +54,7 @@ void equal_single_calls(const sizes& each, mhar_test::random_inputs& random)
   if (each.per_block != 0) { options.null_source = true; }
   mhar_test::run_choices narrow;
   narrow.mixes = mhar::mix_keeper::router;
-  mhar_test::both_states_equal_single_calls<device>(options, 510, random, narrow);
+  mhar_test::both_states_equal_single_calls<device, T>(options, 510, random, narrow);
 }
 
 TEST_CASE("device wide sweeps: equal single calls")
@@ -69,12 +71,21 @@ TEST_CASE("device wide sweeps: split heads equal single calls")
   for (const sizes& each : split_sizes) { equal_single_calls(each, random); }
 }
 
+TEST_CASE("device wide sweeps: float16 rows equal single calls")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::random_inputs random{77};
+  for (const std::size_t x : {0, 2, 4, 5}) { equal_single_calls<float16>(all_sizes[x], random); }
+  for (const std::size_t x : {1, 4, 5, 9}) { equal_single_calls<float16>(split_sizes[x], random); }
+}
+
 TEST_CASE("device wide sweeps: every ending")
 {
   if (mhar_test::skip_without_gpu()) { return; }
   mhar_test::every_ending<device>({9, 256, 1}, 12);
   mhar_test::every_ending<device>({40, 3 * 512, 3}, 20);
   mhar_test::every_ending<device>({10, 2 * 768, 2}, 12);
+  mhar_test::every_ending<device, float16>({9, 2 * 256, 2}, 10);
   // More positions than the workspace holds mixes of.
   mhar_test::every_ending<device>({2100, 256, 1}, 4);
 }

@@ -36,6 +36,8 @@ struct run_choices
       true;  //!< mixes that the caller keeps have the rows' type, else the accumulation type
   //! y has the rows' type, and o is not asked for; a backward with an output norm then is not possible.
   bool narrow_outputs = false;
+  bool narrow_gradients =
+      false;  //!< rows' gradients have the rows' type, else the accumulation type
 };
 
 //! All arrays of one pass in a backend's memory, and its router: one object per micro-batch.
@@ -161,9 +163,11 @@ public:
 
   void row_gradient(int n)
   {
-    array<real> gradient{elements()};
-    mhar::check(router_.row_gradient(context_, n, {gradient.data(), extent().width}));
-    results_["row_gradient"][static_cast<std::size_t>(n)] = gradient.values();
+    auto& values = results_["row_gradient"][static_cast<std::size_t>(n)];
+    if (choices_.narrow_gradients) { values = gradient_of<T>(n); }
+    else {
+      values = gradient_of<real>(n);
+    }
   }
 
   //! Gradient arrays of all sites, six kinds each; null where frozen.
@@ -278,6 +282,14 @@ public:
 
 private:
   [[nodiscard]] const mhar::shape& extent() const { return data_.options.extent; }
+
+  template <class Element>
+  [[nodiscard]] std::vector<double> gradient_of(int row)
+  {
+    array<Element> gradient{elements()};
+    mhar::check(router_.row_gradient(context_, row, {gradient.data(), extent().width}));
+    return gradient.values();
+  }
   [[nodiscard]] std::int64_t elements() const { return extent().num_positions * extent().width; }
 
   [[nodiscard]] mhar::matrix mix_of(std::size_t call) const

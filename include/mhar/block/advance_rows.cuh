@@ -262,10 +262,8 @@ private:
     for (int n = 0; n < Rows; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        logits[n][e] = detail::join_parts<T>(sums[n][0][e], sums[n][0][e + 2]);
-        if constexpr (chains == 2) {
-          logits[n][e] += detail::join_parts<T>(sums[n][1][e], sums[n][1][e + 2]);
-        }
+        logits[n][e] = detail::join_parts<T>(sums[n][0], e);
+        if constexpr (chains == 2) { logits[n][e] += detail::join_parts<T>(sums[n][1], e); }
       }
     }
   }

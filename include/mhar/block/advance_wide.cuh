@@ -182,8 +182,8 @@ private:
     float added[static_cast<std::size_t>(2 * Chunks)];
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
-      added[2 * c] = detail::join_parts<T>(sums[c][0], sums[c][2]);
-      added[2 * c + 1] = detail::join_parts<T>(sums[c][1], sums[c][3]);
+      added[2 * c] = detail::join_parts<T>(sums[c], 0);
+      added[2 * c + 1] = detail::join_parts<T>(sums[c], 1);
     }
     if constexpr (Split) {
       const piece_sums exchange{place_, exchange_};

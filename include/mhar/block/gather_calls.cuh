@@ -190,8 +190,8 @@ private:
                                  detail::pair_of(row_values_[t / 2], t % 2 * 2),
                                  detail::pair_of(row_values_[t / 2], t % 2 * 2 + 1));
     }
-    logits[0] = detail::join_parts<T>(logits[0], logits[2]);
-    logits[1] = detail::join_parts<T>(logits[1], logits[3]);
+    logits[0] = detail::join_parts<T>(logits, 0);
+    logits[1] = detail::join_parts<T>(logits, 1);
     float weights[Calls];  // alpha * a
     float factors[Calls];  // r * dl
     float head_sum = 0;

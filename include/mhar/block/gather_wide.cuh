@@ -204,8 +204,8 @@ private:
                                    detail::pair_of(gradients_[u], 2 * v + 1), 0u, b0, b1);
       }
     }
-    float added[4] = {detail::join_parts<T>(scores[0], scores[2]),
-                      detail::join_parts<T>(scores[1], scores[3]), products[0], products[1]};
+    float added[4] = {detail::join_parts<T>(scores, 0), detail::join_parts<T>(scores, 1),
+                      products[0], products[1]};
     if constexpr (Split) {
       pieces().send(round, added);
       static_cast<void>(pieces().add(round, added));
@@ -292,12 +292,8 @@ private:
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float pair[4] = {0, 0, 0, 0};
-        const std::uint32_t row = detail::transpose(detail::pair_of(rows_[u], e));
-        const std::uint32_t wide = detail::make_wide_pair<T>(row);
-        detail::multiply_add_8<bfloat16>(pair, high, low, wide);
-        if constexpr (detail::has_wide_rest<T>) {
-          detail::multiply_add_8<bfloat16>(pair, high, 0u, detail::make_wide_rest(row, wide));
-        }
+        detail::multiply_factors<T>(pair, high, low,
+                                    detail::transpose(detail::pair_of(rows_[u], e)));
         added[2 * e] = pair[0] + pair[2];
         added[2 * e + 1] = pair[1] + pair[3];
       }
@@ -325,16 +321,8 @@ private:
                                              float inverse, std::int64_t next)
   {
     // First operands: rows by calls.
-    const float weight[2] = {scale * weights[0], scale * weights[1]};
-    const float factor[2] = {scale * factors[0], scale * factors[1]};
-    std::uint32_t pair = detail::make_pair<T>(weight[0], weight[1]);
-    const std::uint32_t weight_high = detail::transpose(pair);
-    const std::uint32_t weight_low =
-        detail::transpose(detail::make_low_pair<T>(pair, weight[0], weight[1]));
-    pair = detail::make_pair<bfloat16>(factor[0], factor[1]);
-    const std::uint32_t factor_high = detail::transpose(pair);
-    const std::uint32_t factor_low =
-        detail::transpose(detail::make_low_pair<bfloat16>(pair, factor[0], factor[1]));
+    const detail::transposed_parts<T> weight{scale * weights[0], scale * weights[1]};
+    const detail::transposed_parts<bfloat16> factor{scale * factors[0], scale * factors[1]};
     const std::uint32_t queries =
         detail::shared_address(queries_) + query_bytes - 2 * part_bytes + lane_ * 16;
     const bool is_finished = pass_.finishes && row_ == 0;
@@ -348,16 +336,9 @@ private:
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float sums[4] = {0, 0, 0, 0};
-        const std::uint32_t gradient = detail::transpose(detail::pair_of(gradients_[u], e));
-        if constexpr (cuda::std::is_same_v<T, bfloat16>) {
-          detail::multiply_add_16<T>(sums, weight_high, weight_low, factor_high, factor_low,
-                                     gradient, high[e]);
-        }
-        else {
-          detail::multiply_add_8<T>(sums, weight_high, weight_low, gradient);
-          detail::multiply_add_8<bfloat16>(sums, factor_high, factor_low, high[e]);
-        }
-        detail::multiply_add_8<bfloat16>(sums, factor_high, 0u, low[e]);
+        detail::add_row_gradient<T>(sums, weight, factor,
+                                    detail::transpose(detail::pair_of(gradients_[u], e)), high[e],
+                                    low[e]);
         values[2 * e] = (sums[0] + sums[2]) * (1 / scale);
         values[2 * e + 1] = (sums[1] + sums[3]) * (1 / scale);
       }

@@ -176,11 +176,11 @@ struct gather_tiles_view
 #pragma unroll
       for (uint4& part : parts) { part = make_uint4(0, 0, 0, 0); }
       if (call < num_calls()) {
-        const int pair = (head * HeadWidth + vector * 8) / 2;
+        const int column = head * HeadWidth + vector * 8;
         const int query = pass.first_call + first_call() + call;
 #pragma unroll
         for (int part = 0; part < layout::query_parts; ++part) {
-          parts[part] = load_parameters(pass.queries.pairs(part, query) + pair);
+          parts[part] = load_parameters(pass.queries.part(part, query) + column);
         }
       }
       unsigned char* const to = shared + call * row_bytes + vector * 16;

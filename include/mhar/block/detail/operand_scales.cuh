@@ -4,6 +4,7 @@
 #pragma once
 
 #include <mhar/block/detail/element_pairs.cuh>
+#include <mhar/block/detail/tensor_core.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
@@ -47,6 +48,13 @@ template <class T>
   }
 }
 
+//! The same of columns 2q + e of rows i and i + 8 of a product.
+template <class T>
+[[nodiscard]] __device__ __forceinline__ float join_parts(const float (&sum)[4], int e)
+{
+  return join_parts<T>(sum[e], sum[e + 2]);
+}
+
 //! Two elements of a row as products with factors read them: the high part, or all of bfloat16.
 template <class T>
 [[nodiscard]] __device__ __forceinline__ std::uint32_t make_wide_pair(std::uint32_t pair)
@@ -63,6 +71,50 @@ inline constexpr bool has_wide_rest = cuda::std::is_same_v<T, float16>;
                                                                       std::uint32_t high)
 {
   return make_low_pair<bfloat16>(high, first_of<float16>(pair), second_of<float16>(pair));
+}
+
+//! Both parts of two columns of an 8 x 8 matrix, which is transposed.
+template <class T>
+struct transposed_parts
+{
+  std::uint32_t high;
+  std::uint32_t low;
+
+  __device__ __forceinline__ transposed_parts(float first, float second)
+  {
+    const std::uint32_t pair = make_pair<T>(first, second);
+    high = transpose(pair);
+    low = transpose(make_low_pair<T>(pair, first, second));
+  }
+};
+
+//! sum += factors * row, parts of factors above each other; the row has eight columns.
+template <class T>
+__device__ __forceinline__ void multiply_factors(float (&sum)[4], std::uint32_t high,
+                                                 std::uint32_t low, std::uint32_t row)
+{
+  const std::uint32_t wide = make_wide_pair<T>(row);
+  multiply_add_8<bfloat16>(sum, high, low, wide);
+  if constexpr (has_wide_rest<T>) {
+    multiply_add_8<bfloat16>(sum, high, 0u, make_wide_rest(row, wide));
+  }
+}
+
+//! sum += weights * gradients + factors * queries, both parts of each but of the gradients.
+template <class T>
+__device__ __forceinline__ void add_row_gradient(
+    float (&sum)[4], const transposed_parts<T>& weights, const transposed_parts<bfloat16>& factors,
+    std::uint32_t gradients, std::uint32_t high_queries, std::uint32_t low_queries)
+{
+  if constexpr (cuda::std::is_same_v<T, bfloat16>) {
+    multiply_add_16<T>(sum, weights.high, weights.low, factors.high, factors.low, gradients,
+                       high_queries);
+  }
+  else {
+    multiply_add_8<T>(sum, weights.high, weights.low, gradients);
+    multiply_add_8<bfloat16>(sum, factors.high, factors.low, high_queries);
+  }
+  multiply_add_8<bfloat16>(sum, factors.high, 0u, low_queries);
 }
 
 }  // namespace block::detail

@@ -48,11 +48,10 @@ struct packed_queries
   {
     return part(0, call) + 2 * width;
   }
-  //! Two columns each of part 0 (high), 1 (low), 2 or 3 (the same as bfloat16).
-  [[nodiscard]] MHAR_HOST_DEVICE const std::uint32_t* pairs(int index,
-                                                            std::int64_t call) const noexcept
+  //! High (0), low (1), or the bits of both as bfloat16 (2, 3).
+  [[nodiscard]] MHAR_HOST_DEVICE T* part(int index, std::int64_t call) const noexcept
   {
-    return reinterpret_cast<const std::uint32_t*>(part(index, call));
+    return memory + call * (num_parts + 2) * width + (index < 2 ? index : index + 2) * width;
   }
 
   //! Places column k of a call's query.
@@ -74,12 +73,6 @@ struct packed_queries
       reinterpret_cast<bfloat16*>(part(2, call))[k] = high;
       reinterpret_cast<bfloat16*>(part(3, call))[k] = round_to<bfloat16>(value - to_float(high));
     }
-  }
-
-private:
-  [[nodiscard]] MHAR_HOST_DEVICE T* part(int index, std::int64_t call) const noexcept
-  {
-    return memory + (call * (num_parts + 2) + (index < 2 ? index : index + 2)) * width;
   }
 };
 

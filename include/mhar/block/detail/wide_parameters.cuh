@@ -65,7 +65,9 @@ __device__ __forceinline__ void load_queries_of_wide_heads(const gather_wide_par
     std::uint32_t value = 0;
     if (call < pass.num_calls) {
       const int index = pass.first_call + call;
-      value = pass.queries.pairs(part, index)[(place.first_unit() + piece) * pairs + pair];
+      const T* const from = pass.queries.part(part, index);
+      value =
+          reinterpret_cast<const std::uint32_t*>(from + (place.first_unit() + piece) * Width)[pair];
     }
     const int to = ((pair / 16 * 4 + pair % 4) * max_calls + call) * 4 + pair / 4 % 4;
     reinterpret_cast<std::uint32_t*>(queries + (piece * parts + part) * part_bytes)[to] = value;

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sweeps over rows of float16 whose numbers come close to the ends of its range: what the kernels
+//! on tensor cores make of them is as exact as for others.
+#include "device_access.cuh"
+#include "sweep_bodies.hpp"
+
+namespace {
+
+using mhar::float16;
+using device = mhar::device::backend;
+
+//! What everything is scaled by, of numbers of about 1.
+struct magnitudes
+{
+  const char* name;
+  double rows;
+  double upstream;
+  double queries;
+  double gate;
+};
+
+constexpr magnitudes all_magnitudes[] = {
+    {"as they are", 1, 1, 1, 0.7},       {"large rows", 8e3, 1, 1, 0.7},
+    {"small rows", 2e-3, 1, 1, 0.7},     {"large upstream", 1, 5e3, 1, 0.7},
+    {"small upstream", 1, 1e-3, 1, 0.7}, {"small rows, large upstream", 1e-2, 2e3, 1, 0.7},
+    {"small queries", 1, 1, 1e-6, 0.7},  {"uneven columns", 1, 1, 1, 0.7},
+    {"large gate", 1, 1, 1, 900},        {"small gate", 1, 1, 1, 1e-5},
+};
+
+//! Rows differ by a factor of 30 among themselves. Of uneven columns every eighth is tiny in all rows
+//! and has queries that exceed float16.
+mhar_test::sweep_case<float16> data_of(const mhar_test::sweep_options& options,
+                                       const magnitudes& scale)
+{
+  mhar_test::sweep_case<float16> data{options, 530};
+  const auto multiply = [](auto& values, double factor) {
+    for (auto& value : values) {
+      using type = std::decay_t<decltype(value)>;
+      value = mhar::round_to<type>(mhar::widen<double>(value) * factor);
+    }
+  };
+  for (std::size_t n = 0; n < data.rows.size(); ++n) {
+    multiply(data.rows[n], scale.rows * (n % 4 == 1 ? 1.0 / 30 : 1));
+  }
+  for (auto& values : data.dy) { multiply(values, scale.upstream); }
+  for (auto& site : data.sites) { multiply(site.query, scale.queries); }
+  if (std::string{scale.name} == "uneven columns") {
+    const auto multiply_some = [](auto& values, double factor) {
+      for (std::size_t i = 0; i < values.size(); i += 8) {
+        using type = std::decay_t<decltype(values[i])>;
+        values[i] = mhar::round_to<type>(mhar::widen<double>(values[i]) * factor);
+      }
+    };
+    for (auto& values : data.rows) { multiply_some(values, 1e-5); }
+    for (auto& site : data.sites) { multiply_some(site.query, 1e6); }
+  }
+  return data;
+}
+
+void check_magnitudes(const mhar::shape& extent, int num_calls)
+{
+  mhar_test::random_inputs random{531};
+  for (const magnitudes& scale : all_magnitudes) {
+    CAPTURE(scale.name);
+    CAPTURE(extent.width);
+    mhar_test::sweep_options options;
+    options.extent = extent;
+    options.schedule = mhar::full_schedule(num_calls);
+    options.gate = true;
+    options.gate_value = scale.gate;
+    const mhar_test::sweep_case<float16> data = data_of(options, scale);
+    mhar_test::run_choices choices;
+    constexpr auto type = mhar::element::float16;
+    mhar::plan_costs costs = mhar::costs_of(extent, type, type, type);
+    costs.max_members = 16;
+    choices.plan = mhar::cheapest_plan(options.schedule, costs);
+    choices.call_state = choices.row_state = mhar::element::float32;
+    choices.narrow_mixes = false;
+    mhar_test::sweep_run<device, float16> run{data, choices};
+    run.forward();
+    const mhar_test::sweep_results expected = data.expected();
+    for (const auto& error : mhar_test::relative_errors(run.backward(), expected)) {
+      CHECK_MESSAGE(error.second <= 3e-5, error.first << " is off by " << error.second);
+    }
+
+    // Finished by the same kernels: gradients below 6e-5 have few bits.
+    choices.narrow_gradients = true;
+    mhar_test::sweep_run<device, float16> narrow{data, choices};
+    narrow.forward();
+    const auto errors = mhar_test::relative_errors(narrow.backward(), expected);
+    CHECK(errors.at("row_gradient") <= 1e-2);
+    CHECK(errors.at("query") <= 3e-5);
+  }
+}
+
+TEST_CASE("device float16 sweeps: exact at every magnitude")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  check_magnitudes({9, 2 * 64, 2}, 30);
+  check_magnitudes({9, 2 * 256, 2}, 8);
+}
+
+}  // namespace
