@@ -117,6 +117,7 @@ const bool registered = [] {
     if (scale != "100M" && scale != "350M" && scale != "1B") { continue; }
     add<mhar::bfloat16>("accuracy/" + scale, shape);
     add<float>("accuracy/" + scale + "/fp32", shape);
+    if (scale == "1B") { add<mhar::float16>("accuracy/" + scale + "/float16", shape); }
   }
   return true;
 }();

@@ -17,10 +17,11 @@ enum class part
   backward
 };
 
+template <class Element>
 void chain(benchmark::State& state, const chain_shape& shape, part which)
 {
   if (!mhar_bench::has_gpu(state)) { return; }
-  sweep_chain<mhar::bfloat16> work{shape};
+  sweep_chain<Element> work{shape};
   const mhar_bench::bench_stream stream;
   const mhar::device::context where{stream.get(), nullptr, 0,
                                     mhar::device::dependent_launch::programmatic};
@@ -44,19 +45,24 @@ void chain(benchmark::State& state, const chain_shape& shape, part which)
 }
 
 const bool registered = [] {
-  const auto add = [](const chain_shape& shape) {
+  const auto add = [](const std::string& name, const chain_shape& shape, auto run) {
     const auto add_part = [&](const std::string& full, part which) {
-      benchmark::RegisterBenchmark(full.c_str(), chain, shape, which)
+      benchmark::RegisterBenchmark(full.c_str(), run, shape, which)
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond);
     };
-    const std::string name = shape.name;
     add_part(name, part::both);
     add_part(name + "/forward", part::forward);
     add_part(name + "/backward", part::backward);
   };
-  for (const chain_shape& shape : mhar_bench::chain_shapes) { add(shape); }
-  add(mhar_bench::normed_chain);
+  for (const chain_shape& shape : mhar_bench::chain_shapes) {
+    add(shape.name, shape, chain<mhar::bfloat16>);
+  }
+  add(mhar_bench::normed_chain.name, mhar_bench::normed_chain, chain<mhar::bfloat16>);
+  for (const chain_shape& shape : mhar_bench::chain_shapes) {
+    const std::string name = shape.name;
+    if (name == "chain/1B") { add(name + "/float16", shape, chain<mhar::float16>); }
+  }
   return true;
 }();
 

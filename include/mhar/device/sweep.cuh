@@ -11,8 +11,8 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 
 //! Writes every call's folded query w = scale * q * g, biases, null source with its logits, and
-//! gates; and, for bfloat16 rows, the
-//! form of the queries that tensor cores read, when folded.packed is given.
+//! gates; and, for 16-bit rows, the form of the queries that tensor cores read, when folded.packed is
+//! given.
 //!
 //! Tensors     see fold_problem; `sites`, `gates` and `num_sources` are host arrays, what they
 //!             point to is device memory
@@ -31,7 +31,7 @@ template <class T>
 //! Numerics    accumulate_t<T>; kept states are normalised. A position's bits depend on its rows,
 //!             the parameters and the segments of rows that its calls have met: not on P, its
 //!             place, the number of calls in the pass, layout or alignment. With one exception:
-//!             bfloat16 rows of head widths that have kernels of their own take them where arrays
+//!             16-bit rows of head widths that have kernels of their own take them where arrays
 //!             start at multiples of 16 bytes and rows lie at equal distances, and are summed in
 //!             another order elsewhere.
 //! Cost        reads each row once
