@@ -75,8 +75,12 @@ TEST_CASE("device wide sweeps: float16 rows equal single calls")
 {
   if (mhar_test::skip_without_gpu()) { return; }
   mhar_test::random_inputs random{77};
-  for (const std::size_t x : {0u, 2u, 4u, 5u}) { equal_single_calls<float16>(all_sizes[x], random); }
-  for (const std::size_t x : {1u, 4u, 5u, 9u}) { equal_single_calls<float16>(split_sizes[x], random); }
+  for (const std::size_t x : {0u, 2u, 4u, 5u}) {
+    equal_single_calls<float16>(all_sizes[x], random);
+  }
+  for (const std::size_t x : {1u, 4u, 5u, 9u}) {
+    equal_single_calls<float16>(split_sizes[x], random);
+  }
 }
 
 TEST_CASE("device wide sweeps: every ending")
