@@ -143,6 +143,8 @@ TEST_CASE("router: rows whose places hold gradients are gone")
     return router.recompute(run.context(), c, run.inputs(c), run.outputs(c));
   };
   run.forward();
+  CHECK(router.gradient_place(2) == router.row(3));
+  CHECK(router.gradient_place(4) == nullptr);
   run.begin_backward();
   run.backward_call(3);  // into the extra row: nothing is lost
   CHECK(again(3).ok());

@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <cstdint>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,9 @@ public:
   virtual void finish_backward(const std::vector<mhar::site_gradients>& gradients) = 0;
   //! The place of a row, for a producer that writes it there.
   virtual Tensor row(int row) = 0;
+  //! Where the upstream gradient of a call belongs, and what stands for it where it was written there: one element, which
+  //! its producer expands to the gradient's shape.
+  virtual std::tuple<Tensor, Tensor> gradient_place(int call) = 0;
   [[nodiscard]] virtual at::TensorOptions options() const = 0;
 };
 
@@ -132,7 +136,7 @@ public:
     if (is_plain(call) && !tensors.partial_gradient.defined()) {
       // The next pass over calls takes the gradient from its slot, with the mix beside it.
       const mhar::matrix slot = router_.gradient_slot(call);
-      tensor_at(slot.data).copy_(tensors.y);
+      if (!is_in_place(call, tensors.y)) { tensor_at(slot.data).copy_(tensors.y); }
       upstream.output_gradient = slot;
       pending_mixes_.push_back(mix);
       take(call, upstream, {}, {});
@@ -166,6 +170,18 @@ public:
   {
     TORCH_CHECK(row >= 0 && row < rows_of_plan(), "mhar: the pass has no row ", row);
     return tensor_at(const_cast<T*>(router_.row(row)));
+  }
+
+  std::tuple<Tensor, Tensor> gradient_place(int call) override
+  {
+    TORCH_CHECK(call >= 0 && call < router_.config().plan.num_calls() && is_plain(call),
+                "mhar: site ", call, " has no place for a gradient: more than its mix is read");
+    T* const place = router_.gradient_place(call);
+    TORCH_CHECK(place != nullptr, "mhar: a pass without gradients has no place for one");
+    if (!in_place_.defined()) { in_place_ = at::empty({1}, options_); }
+    promised_.resize(static_cast<std::size_t>(router_.config().plan.num_calls()));
+    promised_[static_cast<std::size_t>(call)] = true;
+    return {tensor_at(place), in_place_};
   }
 
   [[nodiscard]] at::TensorOptions options() const override { return options_; }
@@ -242,6 +258,18 @@ private:
            !site.parameters.null_source && !has_private(call);
   }
 
+  //! The gradient stands for one that is in its place already. What was promised to be there and is not comes from a call that
+  //! no loss reaches, or is a sum with what another reader of the mix has added.
+  [[nodiscard]] bool is_in_place(int call, const Tensor& gradient) const
+  {
+    const auto index = static_cast<std::size_t>(call);
+    if (index >= promised_.size() || !promised_[index]) { return false; }
+    if (gradient.const_data_ptr() == in_place_.const_data_ptr()) { return true; }
+    TORCH_CHECK(gradient.numel() <= 1 || gradient.stride(-1) == 0, "mhar: what site ", call,
+                " read has another reader than rms_norm with the place of its gradient");
+    return false;
+  }
+
   //! A node of another backward than the last one's, or one that has been visited already, starts
   //! over; what the last one left out is completed without an upstream.
   void start_or_continue(bool is_ahead)
@@ -316,6 +344,8 @@ private:
   mhar::depth_router<typename Where::backend, T> router_;
   Tensor memory_;
   std::vector<Tensor> pending_mixes_;  // of calls that the next pass over calls reads first
+  Tensor in_place_;                    // stands for a gradient that its producer wrote in its place
+  std::vector<bool> promised_;         // calls whose gradients' places were handed out
   int next_call_ = 0;
   // The backward at hand: calls [0, calls_left_) and rows [0, rows_left_) have not been visited.
   bool running_ = false;

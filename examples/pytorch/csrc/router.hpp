@@ -257,6 +257,11 @@ inline std::vector<Tensor> router_begin_backward(
   return gradients;
 }
 
+inline std::tuple<Tensor, Tensor> router_gradient_place(const Tensor& state, int64_t call)
+{
+  return pass_of(state).gradient_place(static_cast<int>(call));
+}
+
 inline Tensor router_row(const Tensor& state, int64_t row)
 {
   return pass_of(state).row(static_cast<int>(row));

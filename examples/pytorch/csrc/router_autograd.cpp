@@ -4,7 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -209,7 +209,10 @@ public:
     edge_counter edges{graph, 2};
     const bool wants_private = edges.wanted(saved[3].defined());
     const bool wants_partial = edges.wanted(graph->saved_data["with_partial"].toBool());
-    const Tensor dy = gradients[0].defined() ? gradients[0] : at::zeros_like(saved[1]);
+    // No loss reaches what was read: a zero of its shape.
+    const Tensor dy = gradients[0].defined()
+                          ? gradients[0]
+                          : at::zeros({1}, saved[1].options()).expand_symint(saved[1].sym_sizes());
     auto [private_gradient, partial_gradient, token] = call<read_backward_type>(
         "mhar::router_read_backward", saved[0], token_of(gradients[3], saved[1]),
         graph->saved_data["site"].toInt(), dy, saved[1], if_defined(saved[2]), if_defined(saved[3]),

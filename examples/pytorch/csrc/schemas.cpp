@@ -43,6 +43,7 @@ TORCH_LIBRARY(mhar, library)
       "router_write_backward(Tensor state, Tensor token, int row, SymInt[] sizes, bool wanted) "
       "-> (Tensor gradient, Tensor token)");
   library.def("router_row(Tensor state, int row) -> Tensor");
+  library.def("router_gradient_place(Tensor state, int call) -> (Tensor place, Tensor in_place)");
 }
 
 // The pass itself knows its device.
@@ -55,4 +56,5 @@ TORCH_LIBRARY_IMPL(mhar, CompositeExplicitAutograd, library)
   library.impl("router_write_linear", &mhar_torch::router_write_linear);
   library.impl("router_write_backward", &mhar_torch::router_write_backward);
   library.impl("router_row", &mhar_torch::router_row);
+  library.impl("router_gradient_place", &mhar_torch::router_gradient_place);
 }

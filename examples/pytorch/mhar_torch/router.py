@@ -127,6 +127,16 @@ class Run:
         self._next_row = r.rows_read_by(site)
         return y
 
+    def gradient_place(self, site):
+        """Where the gradient of what this site reads belongs, for `rms_norm`, which is then the one thing that may read it.
+        None where a copy is taken instead: without gradients, with more than a plain mix, and while a compiler traces the
+        pass itself, which would not see what is written there."""
+        r = self._router
+        is_plain = r.arrangement == "full" and r.gate is None and not r.output_norm
+        if not (is_plain and self._with_gradients) or torch.compiler.is_compiling():
+            return None
+        return _ops.router_gradient_place(self._state, site)
+
     def _check_mode(self):
         if self._with_gradients and not torch.is_grad_enabled():
             raise RuntimeError(

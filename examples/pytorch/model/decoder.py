@@ -57,12 +57,24 @@ class Linear(nn.Linear):
 
 
 class RMSNorm(nn.RMSNorm):
-    def forward(self, x):
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+    def forward(self, x, place=None):
+        """`place`, of a router, is where the gradient of x belongs."""
+        if place is None:
+            return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+        from mhar_torch import rms_norm  # needs the built extension
+
+        return rms_norm(x, self.weight, self.eps, place)
+
+
+class NoNorm(nn.Module):
+    """What was read is normed already."""
+
+    def forward(self, x, place=None):
+        return x
 
 
 def norm_of_stream(c):
-    return nn.Identity() if c.fused_norms else RMSNorm(c.width, c.eps)
+    return NoNorm() if c.fused_norms else RMSNorm(c.width, c.eps)
 
 
 def rotate(x, cos, sin):
@@ -114,11 +126,11 @@ class Layer(nn.Module):
         self.post_attention_layernorm = norm_of_stream(c)
         self.mlp = MLP(c)
 
-    def attend(self, x, cos, sin):
-        return self.self_attn(self.input_layernorm(x), cos, sin)
+    def attend(self, x, cos, sin, place=None):
+        return self.self_attn(self.input_layernorm(x, place), cos, sin)
 
-    def feed(self, x):
-        return self.mlp(self.post_attention_layernorm(x))
+    def feed(self, x, place=None):
+        return self.mlp(self.post_attention_layernorm(x, place))
 
     def forward(self, h, cos, sin):
         h = h + self.self_attn.o_proj(self.attend(h, cos, sin))
@@ -161,9 +173,12 @@ class Decoder(nn.Module):
             return self.norm(h), None
         history = begin(self, h)
         for i, layer in enumerate(self.layers):
-            history.write_linear(layer.attend(history.read(2 * i), cos, sin), layer.self_attn.o_proj.weight)
-            history.write_linear(layer.feed(history.read(2 * i + 1)), layer.mlp.down_proj.weight)
-        return self.norm(history.read(2 * len(self.layers))), history
+            x, place = history.read(2 * i), history.gradient_place(2 * i)
+            history.write_linear(layer.attend(x, cos, sin, place), layer.self_attn.o_proj.weight)
+            x, place = history.read(2 * i + 1), history.gradient_place(2 * i + 1)
+            history.write_linear(layer.feed(x, place), layer.mlp.down_proj.weight)
+        last = 2 * len(self.layers)
+        return self.norm(history.read(last), history.gradient_place(last)), history
 
     def logits(self, tokens):
         return F.linear(self(tokens), self.embed_tokens.weight.to(self.dtype))

@@ -51,6 +51,10 @@ class History:
     def write_linear(self, x, weight):
         self.write(F.linear(x, weight.to(x.dtype)))
 
+    def gradient_place(self, i):
+        """Where a norm writes the gradient of what it reads; routing that has no such place takes it from autograd."""
+        return None
+
 
 class Calls(History):
     """Routing by single calls over a list of rows."""

@@ -8,7 +8,7 @@ try:
     from torch.distributed.fsdp import fully_shard
     from torch.utils.checkpoint import checkpoint
 
-    from mhar_torch import Router
+    from mhar_torch import Router, rms_norm
 except (ImportError, StopIteration) as reason:
     raise unittest.SkipTest(f"PyTorch or the built extension is missing: {reason}")
 
@@ -351,6 +351,72 @@ class OnCpu(unittest.TestCase):
         run = router.begin(embedding)
         with self.assertRaisesRegex(RuntimeError, "is no product of"):
             run.write_linear(run.read(0), sublayers[0][0].weight[:, 1:])
+
+    def test_gradients_in_their_place(self):
+        """Norms write gradients where the router reads them: eager, compiled, computed again, and over rows."""
+        for reuse_rows in (False, True):
+            router, sublayers, embedding = self.make(reuse_rows=reuse_rows)
+            weight = (torch.arange(WIDTH, dtype=torch.float64, device=self.device) / WIDTH).requires_grad_()
+            wanted = leaves(router, sublayers, embedding, weight)
+
+            def model(run, step, places=True, again=False):
+                for site in range(SITES + 1):
+                    def region(site=site):
+                        x, place = run.read(site), run.gradient_place(site) if places else None
+                        return step(x, weight, site, place)
+                    y = checkpoint(region, use_reentrant=False) if again else region()
+                    if site < SITES:
+                        run.write(y)
+                return y
+
+            def step(x, weight, site, place):
+                y = rms_norm(x, weight, 1e-3, place)
+                return sublayers[site](y) if site < SITES else y
+
+            expected = model(router.begin(embedding), step, places=False)
+            theirs = torch.autograd.grad(loss_of(expected), wanted)
+            compiled = torch.compile(step, backend="aot_eager")
+            whole = torch.compile(lambda x: model(router.begin(x), step), fullgraph=True, backend="aot_eager")
+            for mine in (model(router.begin(embedding), step), model(router.begin(embedding), compiled),
+                         model(router.begin(embedding), step, again=True), whole(embedding)):
+                torch.testing.assert_close(mine, expected)
+                self.assert_all_close(torch.autograd.grad(loss_of(mine), wanted), theirs)
+
+    def test_places_without_gradients(self):
+        """A loss that does not reach the last sites, and readers that no norm follows."""
+        router, sublayers, embedding = parts = self.make()
+        weight = torch.ones(WIDTH, dtype=torch.float64, device=self.device)
+        for used in (SITES, 2):
+            losses = []
+            for places in (True, False):
+                run, norms = router.begin(embedding), []
+                for site in range(SITES + 1):
+                    x, place = run.read(site), run.gradient_place(site) if places else None
+                    norms.append(rms_norm(x, weight, 1e-3, place))
+                    if site < SITES:
+                        run.write(sublayers[site](norms[-1]))
+                losses.append(norms[used].square().sum())
+            mine, theirs = (torch.autograd.grad(loss, leaves(*parts), allow_unused=True, materialize_grads=True)
+                            for loss in losses)
+            self.assert_all_close(mine, theirs)
+
+    def test_places_of_gradients_are_refused(self):
+        router, sublayers, embedding = parts = self.make()
+        weight = torch.ones(WIDTH, dtype=torch.float64, device=self.device)
+
+        def step(site, x, place):
+            return sublayers[site](rms_norm(x, weight, 1e-3, place)) + x
+
+        run = router.begin(embedding)
+        for site in range(SITES):
+            run.write(step(site, run.read(site), run.gradient_place(site)))
+        with self.assertRaisesRegex(RuntimeError, "another reader"):
+            gradients(run.read(SITES), parts)
+        with self.assertRaisesRegex(RuntimeError, "site 9"):
+            run.gradient_place(9)
+        self.assertIsNone(self.make(output_norm=True)[0].begin(embedding).gradient_place(0))
+        with torch.no_grad():
+            self.assertIsNone(router.begin(embedding).gradient_place(0))
 
     def test_autocast(self):
         """Sublayers that autocast turns to 16 bits write rows of the embedding's type."""

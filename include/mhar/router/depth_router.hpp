@@ -163,6 +163,10 @@ public:
   //! of a row, which counts as overwritten from now on.
   [[nodiscard]] matrix gradient_slot(int call) noexcept;
 
+  //! Where gradient_slot(call) will be, known from bind on: for producers that are built ahead of the
+  //! backward. Null where there is no such place. Nothing may be written there before the call's turn.
+  [[nodiscard]] T* gradient_place(int call) const noexcept;
+
   //! Takes the gradient of the next call, S-1 down to 0.
   [[nodiscard]] status backward_call(const context& where, int call,
                                      const call_upstream& upstream) noexcept;
@@ -235,7 +239,6 @@ private:
 
   [[nodiscard]] status check_row(int row) const noexcept;
   [[nodiscard]] bool is_turn_of(int call) const noexcept;
-  [[nodiscard]] T* gradient_place(int call) const noexcept;
   [[nodiscard]] const_rows<T> call_gradients() const noexcept;
   [[nodiscard]] bool needs_no_output_gradient(int call, const call_upstream& upstream,
                                               const const_matrix& mix) const noexcept;

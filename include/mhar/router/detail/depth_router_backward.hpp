@@ -44,6 +44,10 @@ bool depth_router<Backend, T>::is_turn_of(int call) const noexcept
 template <class Backend, class T>
 T* depth_router<Backend, T>::gradient_place(int call) const noexcept
 {
+  if (phase_ == phase::unbound || config_.use != router_use::training || call < 0 ||
+      call >= num_calls()) {
+    return nullptr;
+  }
   const std::int64_t elements = config_.extent.num_positions * config_.extent.width;
   if (config_.gradients == gradient_home::block) { return buffers_.gradients + call * elements; }
   const int row = gradient_rows_[static_cast<std::size_t>(call)];
