@@ -40,11 +40,12 @@ def config_of(scale, mode):
 
 
 def clip_gradients(parameters, max_norm):
-    """torch.nn.utils.clip_grad_norm_, which takes a slow path, a kernel or two per parameter, where types differ."""
+    """torch.nn.utils.clip_grad_norm_, which takes a kernel or two per parameter where types differ, as does the norm of all."""
     by_type = {}
     for parameter in parameters:
         by_type.setdefault(parameter.dtype, []).append(parameter)
-    norm = torch.nn.utils.get_total_norm([p.grad for group in by_type.values() for p in group])
+    norms = [torch.nn.utils.get_total_norm([p.grad for p in group]).float() for group in by_type.values()]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
     for dtype, group in by_type.items():
         torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm.to(dtype))
 
