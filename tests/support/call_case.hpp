@@ -127,12 +127,9 @@ public:
   [[nodiscard]] comparison check_forward()
   {
     comparison all{true, describe(options_)};
-    // A small o may be the difference of a large mix and a large partial, and its norm makes it
-    // large again.
-    const double terms = std::max(largest(expected_.mix), largest(inputs_.partial));
-    compare_each(all, "y", results_.y, expected_.y,
-                 terms * output_norm_reach(options_, expected_.combined));
-    compare_each(all, "combined", results_.combined, expected_.combined, terms);
+    const combined_rounding rounding{options_, inputs_, expected_};
+    compare_each(all, "y", results_.y, expected_.y, rounding.output);
+    compare_each(all, "combined", results_.combined, expected_.combined, rounding.terms);
     compare_each(all, "mix", results_.mix, expected_.mix, 1);
     compare_each(all, "lse", results_.lse, expected_.lse, 1);
     // Relative alone: the inverse rms of a large row is small.

@@ -3,7 +3,7 @@
 //! not of sums that may cancel.
 #pragma once
 
-#include "support/call_arrays.hpp"
+#include "support/combined_rounding.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -53,7 +53,7 @@ double output_norm_reach(const call_options<T>& options, tensor& combined)
 
 struct gradient_scales
 {
-  double partial = 1;             //!< of an element of do
+  double partial = 1;             //!< of an element of do, and what the rounding of o makes of it
   double row = 1;                 //!< of an element of ds
   double gate = 1;                //!< of the products do * mix, added up
   double bias = 1;                //!< of dl, added up over positions
@@ -69,10 +69,14 @@ struct gradient_scales
     const double reach = output_norm_reach(options, expected.combined);
     const double weight = in.output_norm_weight ? largest(in.output_norm_weight) : 1;
     const double source = std::max(rms(in.rows), rms(in.null_source));
-    const double upstream = reach * weight * norm(in.output_gradient) + norm(in.combined_gradient);
+    const given_results given{static_cast<bool>(in.mix), static_cast<bool>(in.combined)};
+    const combined_rounding rounding{options, in, expected, given};
+    const double upstream = reach * weight * norm(in.output_gradient) + norm(in.combined_gradient) +
+                            rounding.gradient_norm;
 
-    partial = reach * weight * largest(in.output_gradient) + largest(in.combined_gradient);
-    output_norm_weight = norm(in.output_gradient);
+    partial = reach * weight * largest(in.output_gradient) + largest(in.combined_gradient) +
+              rounding.gradient;
+    output_norm_weight = norm(in.output_gradient) + rounding.output_norm_weight;
     bias = alpha * upstream * source;
     // Without a partial do is orthogonal to the mix but for eps, so what is left of D is all
     // rounding.
