@@ -26,7 +26,8 @@ enum class code : int
   unsupported,  //!< a valid request that this backend or device cannot serve; nothing smaller is done instead
   small_workspace,  //!< the workspace is missing or smaller than the function that sizes it says
   wrong_order,  //!< a call that the state of the object does not allow (a second backward over consumed rows)
-  cuda  //!< the CUDA runtime refused; status::cuda_error holds its number
+  cuda,       //!< the CUDA runtime refused; status::cuda_error holds its number
+  incomplete  //!< an executor did not run each of its tasks once: what the call should have written may hold anything
 };
 
 //! The outcome of a host function of the library. Trivially copyable; `argument` and `message` are static strings.

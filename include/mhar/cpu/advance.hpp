@@ -28,7 +28,7 @@ template <class T>
 //! Workspace    backend::workspace_bytes
 //! Execution    one task per chunk of positions on context.run; returns when done
 //! Thread-safe  yes, on different outputs and workspaces
-//! Errors       what validate() says; code::small_workspace
+//! Errors       what validate() says; code::small_workspace; code::incomplete
 //! Empty        P == 0 is success
 template <class T>
 [[nodiscard]] status advance(const advance_problem<T>& problem, const context& context) noexcept
@@ -41,13 +41,12 @@ template <class T>
   if (const status enough = detail::enough_workspace(context, needed); !enough.ok()) {
     return enough;
   }
-  detail::for_each_chunk<detail::forward_scratch<T>>(
+  return detail::for_each_chunk<detail::forward_scratch<T>>(
       extent, context,
       [&](const detail::chunk& positions, detail::forward_scratch<T>&& scratch) {
         detail::forward_chunk(problem, detail::call_extras<T>{}, positions, scratch);
       },
       extent.width, extent.num_heads, problem.num_calls, problem.num_rows);
-  return {};
 }
 
 }  // namespace cpu

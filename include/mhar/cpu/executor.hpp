@@ -17,6 +17,7 @@ namespace cpu {
 //! A default one runs them in turn on the calling thread. To use threads of your own, point `parallel_for` to a function
 //! that calls task(argument, i) exactly once for every i in [0, count), in any order and on any threads, does not throw,
 //! and makes everything the tasks wrote visible to its caller. Results do not depend on it, not even in their last bit.
+//! The verbs count the tasks: where fewer or more than `count` had run when it returned, they answer code::incomplete.
 struct executor
 {
   using task = void (*)(void* argument, int index);

@@ -17,17 +17,16 @@ namespace cpu {
 //! Cost         reads the parameters once; no workspace
 //! Execution    calls are shared out on context.run; returns when done
 //! Thread-safe  yes, on different outputs
-//! Errors       what validate() says
+//! Errors       what validate() says; code::incomplete
 template <class T>
 [[nodiscard]] status fold(const fold_problem<T>& problem, const context& context) noexcept
 {
   if (const status valid = validate(problem); !valid.ok()) { return valid; }
-  detail::run_items(context.run, problem.num_calls, problem.extent.width, [&](int call) {
+  return detail::run_items(context.run, problem.num_calls, problem.extent.width, [&](int call) {
     const const_array gate = problem.gates != nullptr ? problem.gates[call] : const_array{};
     detail::fold_site<T>(problem.extent, problem.sites[call], gate, problem.num_sources[call],
                          problem.num_rows, problem.folded, call);
   });
-  return {};
 }
 
 }  // namespace cpu

@@ -117,8 +117,8 @@ template <class T>
 //! Workspace    backend::workspace_bytes
 //! Execution    one task per chunk of positions on context.run; returns when done
 //! Thread-safe  yes, on different outputs, partial sums and workspaces
-//! Errors       what validate() says; code::small_workspace; code::bad_shape for another number of chunks than
-//!              backend::num_chunks
+//! Errors       what validate() says; code::small_workspace; code::incomplete; code::bad_shape for another number of chunks
+//!              than backend::num_chunks
 //! Empty        P == 0 is success; partial sums stay as they are
 template <class T>
 [[nodiscard]] status gather(const gather_problem<T>& problem, const context& context) noexcept
@@ -134,7 +134,7 @@ template <class T>
   if (const status enough = detail::enough_workspace(context, needed); !enough.ok()) {
     return enough;
   }
-  detail::for_each_chunk<detail::backward_tile<T, T>>(
+  return detail::for_each_chunk<detail::backward_tile<T, T>>(
       extent, context,
       [&](const detail::chunk& positions, detail::backward_tile<T, T>&& tile) {
         detail::prepare(problem, positions, tile);
@@ -143,7 +143,6 @@ template <class T>
         }
       },
       extent.width, problem.num_rows, problem.num_calls);
-  return {};
 }
 
 }  // namespace cpu

@@ -82,7 +82,7 @@ template <class T>
 //! Workspace    workspace_bytes
 //! Execution    one task per chunk of positions on context.run; returns when done
 //! Thread-safe  yes, on different outputs and workspaces
-//! Errors       what validate() says; code::small_workspace
+//! Errors       what validate() says; code::small_workspace; code::incomplete
 //! Empty        P == 0 is success
 template <class T>
 [[nodiscard]] status merge(const merge_problem<T>& problem, const context& context) noexcept
@@ -94,7 +94,7 @@ template <class T>
   if (const status enough = detail::enough_workspace(context, needed); !enough.ok()) {
     return enough;
   }
-  detail::for_each_chunk<detail::merge_scratch<T>>(
+  return detail::for_each_chunk<detail::merge_scratch<T>>(
       extent, context,
       [&](const detail::chunk& positions, detail::merge_scratch<T>&& scratch) {
         for (std::int64_t p = positions.begin; p < positions.end; ++p) {
@@ -102,7 +102,6 @@ template <class T>
         }
       },
       extent.width, problem.num_parts);
-  return {};
 }
 
 }  // namespace cpu

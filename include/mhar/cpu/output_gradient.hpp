@@ -84,8 +84,8 @@ template <class T>
 //! Workspace    backend::workspace_bytes
 //! Execution    one task per chunk of positions on context.run; returns when done
 //! Thread-safe  yes, on different outputs, partial sums and workspaces
-//! Errors       what validate() says; code::small_workspace; code::bad_shape for another number of chunks than
-//!              backend::num_chunks
+//! Errors       what validate() says; code::small_workspace; code::incomplete; code::bad_shape for another number of chunks
+//!              than backend::num_chunks
 //! Empty        P == 0 is success; partial sums stay as they are
 template <class T>
 [[nodiscard]] status output_gradient(const output_gradient_problem<T>& problem,
@@ -104,7 +104,7 @@ template <class T>
     return enough;
   }
   const auto site = detail::folded_of(problem.sites, extent, problem.call);
-  detail::for_each_chunk<scratch_type>(
+  return detail::for_each_chunk<scratch_type>(
       extent, context,
       [&](const detail::chunk& positions, scratch_type&& scratch) {
         const auto partials =
@@ -118,7 +118,6 @@ template <class T>
         if (scratch.null.active) { detail::finish_chunk(scratch.null, site, extent, partials); }
       },
       extent.width, extent.num_heads);
-  return {};
 }
 
 }  // namespace cpu

@@ -18,16 +18,15 @@ namespace cpu {
 //! Cost         reads the partial sums once; no workspace
 //! Execution    sites are shared out on context.run; returns when done
 //! Thread-safe  yes, on different outputs
-//! Errors       what validate() says
+//! Errors       what validate() says; code::incomplete
 template <class T>
 [[nodiscard]] status reduce(const reduce_problem<T>& problem, const context& context) noexcept
 {
   if (const status valid = validate(problem); !valid.ok()) { return valid; }
   const std::int64_t cost =
       problem.extent.width * problem.partials.num_chunks * problem.queries_per_site;
-  detail::run_items(context.run, problem.num_sites, cost,
-                    [&](int site) { detail::reduce_site(problem, site); });
-  return {};
+  return detail::run_items(context.run, problem.num_sites, cost,
+                           [&](int site) { detail::reduce_site(problem, site); });
 }
 
 }  // namespace cpu

@@ -43,13 +43,12 @@ template <class T>
   pass.inverse_rms = problem.outputs.inverse_rms;
   pass.outputs = problem.outputs;
   const call_extras<T> extras{single.unfolded, problem.outputs.weights, update};
-  for_each_chunk<forward_scratch<T>>(
+  return for_each_chunk<forward_scratch<T>>(
       extent, rest_of(context, memory),
       [&](const chunk& positions, forward_scratch<T>&& scratch) {
         forward_chunk(pass, extras, positions, scratch);
       },
       extent.width, extent.num_heads, 1, problem.num_rows, updated);
-  return {};
 }
 
 }  // namespace detail
@@ -80,7 +79,7 @@ template <class T>
 //! Workspace    workspace_bytes
 //! Execution    one task per chunk of positions on context.run; returns when done; never allocates
 //! Thread-safe  yes, on different outputs and workspaces
-//! Errors       what validate() says; code::small_workspace
+//! Errors       what validate() says; code::small_workspace; code::incomplete
 //! Empty        P == 0 is success; no source at all is code::bad_shape
 template <class T>
 [[nodiscard]] status route(const route_problem<T>& problem, const context& context) noexcept

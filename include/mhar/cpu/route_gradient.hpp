@@ -35,7 +35,7 @@ template <class T>
 //! Workspace    workspace_bytes
 //! Execution    one task per chunk of positions on context.run, then the last sums; returns when done; never allocates
 //! Thread-safe  yes, on different outputs and workspaces
-//! Errors       what validate() says; code::small_workspace
+//! Errors       what validate() says; code::small_workspace; code::incomplete
 //! Empty        P == 0 is success: parameter gradients are stored as zero, or stay when accumulated
 template <class T>
 [[nodiscard]] status route_gradient(const route_gradient_problem<T>& problem,
@@ -50,12 +50,13 @@ template <class T>
   detail::arena memory{context.workspace};
   detail::call_backward<T> call{memory, problem};
   call.fold();
-  detail::for_each_chunk<detail::call_backward_scratch<T>>(
+  const status ran = detail::for_each_chunk<detail::call_backward_scratch<T>>(
       problem.extent, detail::rest_of(context, memory),
       [&](const detail::chunk& positions, detail::call_backward_scratch<T>&& scratch) {
         call.run(positions, scratch);
       },
       problem.extent, problem.num_rows);
+  if (!ran.ok()) { return ran; }
 
   const int num_bias = problem.num_rows + (problem.site.null_source ? 1 : 0);
   reduce_problem<T> last;

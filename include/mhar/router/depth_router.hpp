@@ -61,7 +61,8 @@ struct call_upstream
 //!
 //! begin_forward starts over from any point. begin_backward may be called again after
 //! finish_backward, unless rows were overwritten (gradient_home::dead_rows). Anything out of order
-//! is refused with code::wrong_order and changes nothing; a failed call may be repeated.
+//! is refused with code::wrong_order and changes nothing; a failed call may be repeated, but for one
+//! that an executor ran in part (code::incomplete): what it adds to is spoilt, so start over.
 //!
 //! Backend     a type like cpu::backend: fold, advance, output_gradient, gather, reduce and zero,
 //!             all over its own `context`

@@ -9,6 +9,7 @@
 #include <mhar/types/shape.hpp>
 
 #include <algorithm>
+#include <atomic>
 
 MHAR_NAMESPACE_BEGIN
 namespace cpu::detail {
@@ -41,27 +42,39 @@ struct chunk
   return {index, begin, begin + share + (index < longer ? 1 : 0)};
 }
 
-//! Calls body(i) for i in [0, count) on the executor, whose threads may be in any floating-point mode.
+//! Calls body(i) for i in [0, count) on the executor, whose threads may be in any floating-point mode. An executor is the user's:
+//! one that forgets tasks would leave outputs as they were, so they are counted.
 template <class Body>
-void run_tasks(const executor& run, int count, Body body)
+[[nodiscard]] status run_tasks(const executor& run, int count, Body body)
 {
+  struct counted
+  {
+    Body& body;
+    std::atomic<int> done;
+  };
+  counted tasks{body, {0}};
   run(
       count,
       [](void* argument, int index) {
         const default_float_mode mode;
-        (*static_cast<Body*>(argument))(index);
+        counted& all = *static_cast<counted*>(argument);
+        all.body(index);
+        // What the task wrote becomes visible by the executor; the count says how many there were, no more.
+        all.done.fetch_add(1, std::memory_order_relaxed);
       },
-      &body);
+      &tasks);
+  if (tasks.done.load(std::memory_order_relaxed) == count) { return {}; }
+  return {code::incomplete, "context.run", "the executor did not run every task exactly once", 0};
 }
 
 //! The same for items of about `cost` elements of work each: neighbours share a task until it is worth a thread.
 template <class Body>
-void run_items(const executor& run, int count, std::int64_t cost, Body body)
+[[nodiscard]] status run_items(const executor& run, int count, std::int64_t cost, Body body)
 {
   constexpr std::int64_t worth = 32768;
   const auto share = static_cast<int>(
       std::clamp<std::int64_t>(worth / std::max<std::int64_t>(cost, 1), 1, (std::max)(count, 1)));
-  run_tasks(run, (count + share - 1) / share, [&](int task) {
+  return run_tasks(run, (count + share - 1) / share, [&](int task) {
     const int end = (std::min)((task + 1) * share, count);
     for (int i = task * share; i < end; ++i) { body(i); }
   });
@@ -84,12 +97,13 @@ void run_items(const executor& run, int count, std::int64_t cost, Body body)
 //! Calls body(chunk, scratch) for every chunk; Scratch(arena&, sizes...) takes its arrays from the chunk's part of the
 //! workspace. Every chunk has its own, because an executor does not say which thread runs a task.
 template <class Scratch, class Body, class... Sizes>
-void for_each_chunk(const shape& extent, const context& context, Body body, Sizes... sizes)
+[[nodiscard]] status for_each_chunk(const shape& extent, const context& context, Body body,
+                                    Sizes... sizes)
 {
   arena measure;
   static_cast<void>(Scratch{measure, sizes...});
   const std::size_t stride = measure.bytes();
-  run_tasks(context.run, num_chunks(extent), [&](int index) {
+  return run_tasks(context.run, num_chunks(extent), [&](int index) {
     arena memory{static_cast<char*>(context.workspace) + static_cast<std::size_t>(index) * stride};
     body(chunk_of(extent, index), Scratch{memory, sizes...});
   });
