@@ -4,13 +4,16 @@
 #   tests/sanitize.sh address   CPU suites and the seeded fuzzers under the address and undefined-behaviour sanitizers
 #   tests/sanitize.sh thread    CPU suites that use threads, under the thread sanitizer
 #   tests/sanitize.sh fuzz      libFuzzer (clang++) under both of the first
-#   tests/sanitize.sh gpu       GPU suites under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
-# MHAR_SECONDS (default 60) is how long a fuzzer runs. Builds go to build/sanitize/.
+#   tests/sanitize.sh gpu [FOLDER]  GPU suites and fuzzers under compute-sanitizer: memcheck, racecheck, initcheck, synccheck.
+#                               With the folder of programs that are built already, nothing is built.
+# MHAR_SECONDS (default 60) is how long a fuzzer runs, and on the GPU how long any program may; one that is stopped by that is
+# reported as such. MHAR_TEST_CALLS (there 3) is how many calls or sweeps a random test makes. MHAR_JOBS is how many programs run
+# at a time; on the GPU the reference, on the processors, takes most of the time. Builds go to build/sanitize/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${MHAR_SECONDS:-60}
 build=build/sanitize/$1
-jobs=$(nproc)
+jobs=${MHAR_JOBS:-$(nproc)}
 
 # build_with FLAGS TARGET...; not optimised unless `type` says so: under sanitizers that compiles three times as fast.
 build_with() {
@@ -30,6 +33,56 @@ start() {
 finish() {
   for program in "${started[@]}"; do wait "$program"; done
   started=()
+}
+
+# on_gpu TOOL PROGRAM NAME ARGUMENT...: one line of outcome, and everything else in a log.
+on_gpu() {
+  local tool=$1 program=$2 name=$3 log outcome=passed result=0 begin=$SECONDS
+  shift 3
+  log=$(mktemp "$logs/$tool-XXXXXX")
+  timeout -k 5 "$((seconds + 20))" compute-sanitizer --tool "$tool" --error-exitcode 1 "$programs/mhar_$program" "$@" \
+    >"$log" 2>&1 || result=$?
+  if ((result == 124 || result == 137)); then
+    outcome=stopped
+    # What was reported by then counts.
+    if grep -Eq '^=+ .*(Invalid|[Hh]azard|Race|Uninit|Barrier)|ERROR: CHECK|fuzz: input' "$log"; then outcome=FAILED; fi
+  elif ((result != 0)); then
+    outcome=FAILED
+  fi
+  printf '%-7s %-9s %-16s %s (%d s)\n' "$outcome" "$tool" "$program" "$name" $((SECONDS - begin)) | tee -a "$outcomes"
+  if [[ $outcome != passed ]]; then echo "  $log"; fi
+}
+
+# A program for each group of cases, the longest first. Cases of gigabytes, and those that take minutes under a sanitizer, are for
+# the suites themselves.
+gpu_programs() {
+  export MHAR_TEST_CALLS=${MHAR_TEST_CALLS:-3}
+  logs=$(mktemp -d "${TMPDIR:-/tmp}/mhar-sanitize-XXXXXX")
+  outcomes=$logs/outcomes
+  local tool cases outcome
+  local without="*2^31*,*no block holds*,*every ending*,*two threads*"
+  local device=("route: random*" "route: awkward*" "route_gradient: random*" "route_gradient: awkward*"
+    "route_gradient: rings*" "route_gradient: plain*" "device: *")
+  local router=("device tensor sweeps: full*" "device wide sweeps: equal*" "device wide sweeps: split*"
+    "device wide sweeps: recompute*" "device sweeps: random*" "device sweeps: recompute*" "device tensor sweeps: recompute*"
+    "device tensor sweeps: the bits*")
+  limited() {
+    while (($(jobs -rp | wc -l) >= jobs)); do wait -n || true; done
+    on_gpu "$@" &
+  }
+  for tool in memcheck racecheck initcheck synccheck; do
+    for kind in calls sweeps; do limited "$tool" "fuzz_${kind}_cuda" "for $seconds seconds" "$seconds"; done
+  done
+  for tool in memcheck racecheck initcheck synccheck; do
+    for cases in "${router[@]}"; do limited "$tool" test_router_cuda "$cases" -tc="$cases" -tce="$without"; done
+    for cases in "${device[@]}"; do limited "$tool" test_device_cuda "$cases" -tc="$cases" -tce="$without"; done
+    limited "$tool" test_router_cuda others -tce="$without$(printf ',%s' "${router[@]}")"
+    limited "$tool" test_device_cuda others -tce="$without$(printf ',%s' "${device[@]}")"
+    limited "$tool" test_thread_cuda all
+  done
+  wait
+  for outcome in passed stopped FAILED; do echo "$outcome: $(grep -c "^$outcome" "$outcomes" || true)"; done
+  ! grep -q ^FAILED "$outcomes"
 }
 
 case "$1" in
@@ -61,13 +114,13 @@ case "$1" in
     done
     ;;
   gpu)
-    type=Release cuda=ON build_with "" mhar_test_device_cuda mhar_test_router_cuda mhar_fuzz_calls_cuda mhar_fuzz_sweeps_cuda
-    for tool in memcheck racecheck initcheck synccheck; do
-      run=(compute-sanitizer --tool "$tool" --error-exitcode 1)
-      "${run[@]}" "$build/tests/mhar_test_device_cuda" --test-case="*awkward*,*field case*" --test-case-exclude="*2^31*"
-      "${run[@]}" "$build/tests/mhar_test_router_cuda" --test-case="*random sweeps*,*awkward*,*whatever ends a call*"
-      for kind in calls sweeps; do "${run[@]}" "$build/tests/mhar_fuzz_${kind}_cuda" "$seconds"; done
-    done
+    programs=${2:-}
+    if [[ -z $programs ]]; then
+      type=Release cuda=ON build_with "" mhar_test_thread_cuda mhar_test_device_cuda mhar_test_router_cuda mhar_fuzz_calls_cuda \
+        mhar_fuzz_sweeps_cuda
+      programs=$build/tests
+    fi
+    gpu_programs
     ;;
   *)
     echo "unknown: $1"

@@ -7,9 +7,6 @@
 #include <mhar/device/context.cuh>
 #include <mhar/status.hpp>
 
-#include <cstdlib>
-#include <string>
-
 namespace mhar_test {
 
 class device_stream
@@ -40,13 +37,6 @@ void run_on_device(const Problem& problem, Verb verb,
                                           bytes, dependency}));
   stream.wait();
   check_cuda(cudaGetLastError());
-}
-
-//! MHAR_TEST_CALLS asks a random test for more calls than a short run makes.
-inline int number_of_calls(int usual)
-{
-  const char* const given = std::getenv("MHAR_TEST_CALLS");
-  return given == nullptr ? usual : std::stoi(given);
 }
 
 }  // namespace mhar_test

@@ -33,7 +33,7 @@ template <class Backend, class T>
 void random_sweeps_equal_single_calls(int rounds, std::uint64_t stream)
 {
   random_inputs random{stream};
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < number_of_calls(rounds); ++round) {
     sweep_options options = random_options(random);
     run_choices choices = random_choices<T>(options.schedule, random);
     keep_exact<T>(options, choices);
@@ -127,7 +127,7 @@ void what_is_not_a_number_stays_in_its_place()
   options.schedule = mhar::full_schedule(5);
   random_inputs random{320};
   for (const int place : {0, 1, 2}) {
-    for (int round = 0; round < 4; ++round) {
+    for (int round = 0; round < number_of_calls(4); ++round) {
       CAPTURE(place);
       CAPTURE(round);
       run_choices choices = random_choices<T>(options.schedule, random);
@@ -220,7 +220,7 @@ template <class Backend, class T>
 void same_plan_gives_same_bits()
 {
   random_inputs random{320};
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < number_of_calls(6); ++round) {
     const sweep_options options = random_options(random);
     run_choices choices = random_choices<T>(options.schedule, random);
     choices.upstream = upstream_home::buffers;  // D from dy itself, whatever the home
@@ -244,7 +244,7 @@ template <class Backend, class T>
 void recompute_gives_the_bits_of_the_forward()
 {
   random_inputs random{330};
-  for (int round = 0; round < 8; ++round) {
+  for (int round = 0; round < number_of_calls(8); ++round) {
     sweep_options options = random_options(random);
     run_choices choices = random_choices<T>(options.schedule, random);
     keep_exact<T>(options, choices);

@@ -25,6 +25,13 @@ inline std::uint64_t run_seed()
   return seed;
 }
 
+//! How many calls or sweeps a random test makes: MHAR_TEST_CALLS asks for more or fewer than `usual`.
+inline int number_of_calls(int usual)
+{
+  const char* const given = std::getenv("MHAR_TEST_CALLS");
+  return given != nullptr ? std::stoi(given) : usual;
+}
+
 //! A stream of random numbers; streams with different numbers are independent, so that adding a draw to one test changes no
 //! other.
 class random_inputs
