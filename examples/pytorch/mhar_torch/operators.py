@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from torch.autograd import forward_ad
 
 torch.ops.load_library(next(Path(__file__).parent.glob("_operators*.so")))
 
@@ -16,6 +17,11 @@ _PLACES = (0, 2, 3, 4, 5, 6, 8)
 def _(rows, query, num_heads, norm_weight, bias, null_source, partial, gate, output_norm,
       output_norm_weight, scale, eps, output_norm_eps, rounding):
     like = rows[0] if rows else partial
+    # A tensor on "meta" among others brings a call with numbers here, where none are computed.
+    for tensor in (*rows, query, norm_weight, bias, null_source, partial, gate,
+                   output_norm_weight):
+        if tensor is not None and tensor.device != like.device:
+            raise RuntimeError(f"mhar: tensors on {tensor.device} and {like.device} in one call")
     keeps_mix = partial is not None or gate is not None or output_norm
     lse_type = torch.float64 if like.dtype == torch.float64 else torch.float32
     y = like.new_empty(like.shape)
@@ -71,6 +77,13 @@ torch.library.register_autograd("mhar::route", _backward, setup_context=_save)
 torch.library.register_autograd("mhar::route_backward", _refuse)
 
 
+def _refuse_tangents(tensors):
+    # Where no input requires a gradient, torch would drop tangents and answer zeros.
+    for tensor in tensors:
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise RuntimeError("mhar: route has no forward-mode derivative")
+
+
 def route(rows, query, num_heads=1, *, norm_weight=None, bias=None, null_source=None,
           partial=None, gate=None, output_norm=False, output_norm_weight=None, scale=1.0,
           eps=1e-6, output_norm_eps=1e-6, rounding="none", return_lse=False):
@@ -84,6 +97,11 @@ def route(rows, query, num_heads=1, *, norm_weight=None, bias=None, null_source=
     """
     if isinstance(rows, torch.Tensor):
         rows = rows.unbind(0)
+    if rounding not in ROUNDING:
+        raise ValueError(f"mhar: rounding is one of {', '.join(ROUNDING)}, not {rounding!r}")
+    if forward_ad._current_level >= 0:
+        _refuse_tangents((*rows, query, norm_weight, bias, null_source, partial, gate,
+                          output_norm_weight))
     y, lse, _, _ = torch.ops.mhar.route(
         list(rows), query, num_heads, norm_weight, bias, null_source, partial, gate, output_norm,
         output_norm_weight, scale, eps, output_norm_eps, ROUNDING[rounding])

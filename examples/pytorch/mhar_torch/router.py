@@ -34,6 +34,12 @@ class Router(torch.nn.Module):
                  arrangement="full", calls_per_block=1, gate=None, dtype=None, device=None,
                  parameter_dtype=torch.float32):
         super().__init__()
+        if arrangement not in ARRANGEMENT:
+            raise ValueError(
+                f"mhar: arrangement is one of {', '.join(ARRANGEMENT)}, not {arrangement!r}")
+        for name, value, least in (("sites", sites, 0), ("calls_per_block", calls_per_block, 1)):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"mhar: {name} is an integer of at least {least}, not {value!r}")
         self.sites, self.width, self.heads = sites, width, heads
         self.scale, self.eps, self.output_norm_eps = scale, eps, output_norm_eps
         self.states, self.reuse_rows, self.dtype = states, reuse_rows, dtype
@@ -72,6 +78,9 @@ class Router(torch.nn.Module):
 
     def forward(self, embedding, sublayers):
         """The output of a model in full mode: what is read after the last sublayer."""
+        if self.arrangement != "full" or len(sublayers) != self.sites:
+            raise ValueError(f"mhar: {len(sublayers)} sublayers for a {self.arrangement} router of "
+                             f"{self.sites} sites; forward runs one per site, in full mode")
         run = self.begin(embedding)
         for site, sublayer in enumerate(sublayers):
             run.write(sublayer(run.read(site)))
@@ -89,6 +98,12 @@ class Run:
         self._next_row = 0
         self._with_gradients = torch.is_grad_enabled()
         r = router
+        if embedding.device != r.query.device:
+            raise RuntimeError(f"mhar: an embedding on {embedding.device} for a router on "
+                               f"{r.query.device}")
+        biases = (r.sites + 1, r.rows_read_by(r.sites) + (r.arrangement != "full"))
+        if r.bias is not None and r.bias.shape != biases:
+            raise RuntimeError(f"mhar: bias of shape {tuple(r.bias.shape)}, expected {biases}")
         self._state, self._token = _ops.router_begin(
             self._sizes, self._dtype, ARRANGEMENT[r.arrangement], r.calls_per_block, r.heads,
             r.query, r.norm_weight, r.bias, r.null_source, r.gate, r.output_norm,

@@ -183,11 +183,35 @@ class OnCpu(unittest.TestCase):
     def test_refusals(self):
         rows, query, _ = every_option()
         for arguments, said in ((dict(num_heads=5), "heads"), (dict(num_heads=0), "heads"),
-                                (dict(bias=tensor(2)), "bias"), (dict(eps=-1.0), "eps")):
+                                (dict(bias=tensor(2)), "bias"), (dict(eps=-1.0), "eps"),
+                                (dict(rounding="half"), "rounding is one of none, storage")):
             with self.assertRaisesRegex((RuntimeError, ValueError), said):
                 route(rows, query, **arguments)
         with self.assertRaisesRegex(RuntimeError, "rows differ"):
             route([rows[0], rows[1].float()], query)
+
+    def test_tensors_without_numbers_are_refused(self):
+        rows, query, site = every_option()
+        for name in ("norm_weight", "bias", "null_source", "partial", "gate"):
+            with self.assertRaisesRegex(RuntimeError, "tensors on meta and"):
+                route(rows, query, **{name: site[name].to("meta")})
+        with self.assertRaisesRegex(RuntimeError, "tensors on meta and"):
+            route(rows, query.to("meta"))
+
+    def test_forward_mode_is_refused(self):
+        rows, query, site = every_option()
+        rows = [row.detach() for row in rows]
+        def of_query(x):
+            return route(rows, x)
+        def of_partial(x):
+            return route(rows, query.detach(), partial=x)
+        for function, x in ((of_query, query), (of_partial, site["partial"])):
+            with self.assertRaisesRegex(RuntimeError, "no forward-mode derivative"):
+                torch.func.jvp(function, (x.detach(),), (x.detach(),))
+        with torch.autograd.forward_ad.dual_level():
+            with self.assertRaisesRegex(RuntimeError, "no forward-mode derivative"):
+                of_query(torch.autograd.forward_ad.make_dual(query.detach(), query.detach()))
+            of_query(query.detach())
 
     def test_double_backward_is_refused(self):
         rows, query, site = every_option()

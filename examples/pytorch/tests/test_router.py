@@ -469,6 +469,27 @@ class OnCpu(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "has no row"):
             run.write(embedding)
 
+    def test_wrong_arguments_are_refused(self):
+        for arguments, said in ((dict(arrangement="blocks"), "arrangement is one of full, block"),
+                                (dict(calls_per_block=0), "calls_per_block is an integer of at"),
+                                (dict(calls_per_block=1.5), "calls_per_block is an integer of at")):
+            with self.assertRaisesRegex(ValueError, said):
+                Router(SITES, WIDTH, HEADS, **arguments)
+        with self.assertRaisesRegex(ValueError, "sites is an integer of at least 0"):
+            Router(-1, WIDTH, HEADS)
+        router, sublayers, embedding = self.make()
+        with self.assertRaisesRegex(ValueError, f"{SITES - 1} sublayers for a full router"):
+            router(embedding, sublayers[:-1])
+        router, sublayers, embedding = self.make(arrangement="delta")
+        with self.assertRaisesRegex(ValueError, "a delta router"):
+            router(embedding, sublayers)
+        with self.assertRaisesRegex(RuntimeError, "an embedding on meta for a router on"):
+            router.begin(embedding.to("meta"))
+        router, sublayers, embedding = self.make(bias=True)
+        router.bias = torch.nn.Parameter(router.bias[:, :1].detach().clone())
+        with self.assertRaisesRegex(RuntimeError, r"bias of shape \(6, 1\), expected \(6, 6\)"):
+            router.begin(embedding)
+
     def test_changed_inputs_are_noticed(self):
         router, sublayers, embedding = self.make()
         y = router(embedding, sublayers)
