@@ -6,9 +6,10 @@
 #   tests/sanitize.sh fuzz      libFuzzer (clang++) under both of the first
 #   tests/sanitize.sh gpu [FOLDER]  GPU suites and fuzzers under compute-sanitizer: memcheck, racecheck, initcheck, synccheck.
 #                               With the folder of programs that are built already, nothing is built.
-# MHAR_SECONDS (default 60) is how long a fuzzer runs, and on the GPU how long any program may; one that is stopped by that is
-# reported as such. MHAR_TEST_CALLS (there 3) is how many calls or sweeps a random test makes. MHAR_JOBS is how many programs run
-# at a time; on the GPU the reference, on the processors, takes most of the time. Builds go to build/sanitize/.
+# MHAR_SECONDS (default 60) is how long a fuzzer runs; any program on the GPU is stopped 20 seconds after that, and reported so.
+# MHAR_JOBS is how many programs run at a time: on the GPU, too, the processors take most of the time, for the reference.
+# MHAR_TOOLS names some of the four tools; MHAR_TEST_CALLS (there 3) is how many calls or sweeps a random test makes.
+# Builds go to build/sanitize/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${MHAR_SECONDS:-60}
@@ -59,7 +60,7 @@ gpu_programs() {
   export MHAR_TEST_CALLS=${MHAR_TEST_CALLS:-3}
   logs=$(mktemp -d "${TMPDIR:-/tmp}/mhar-sanitize-XXXXXX")
   outcomes=$logs/outcomes
-  local tool cases outcome
+  local tool cases outcome tools=${MHAR_TOOLS:-memcheck racecheck initcheck synccheck}
   local without="*2^31*,*no block holds*,*every ending*,*two threads*"
   local device=("route: random*" "route: awkward*" "route_gradient: random*" "route_gradient: awkward*"
     "route_gradient: rings*" "route_gradient: plain*" "device: *")
@@ -70,10 +71,10 @@ gpu_programs() {
     while (($(jobs -rp | wc -l) >= jobs)); do wait -n || true; done
     on_gpu "$@" &
   }
-  for tool in memcheck racecheck initcheck synccheck; do
+  for tool in $tools; do
     for kind in calls sweeps; do limited "$tool" "fuzz_${kind}_cuda" "for $seconds seconds" "$seconds"; done
   done
-  for tool in memcheck racecheck initcheck synccheck; do
+  for tool in $tools; do
     for cases in "${router[@]}"; do limited "$tool" test_router_cuda "$cases" -tc="$cases" -tce="$without"; done
     for cases in "${device[@]}"; do limited "$tool" test_device_cuda "$cases" -tc="$cases" -tce="$without"; done
     limited "$tool" test_router_cuda others -tce="$without$(printf ',%s' "${router[@]}")"
