@@ -9,9 +9,9 @@ namespace block::detail {
 
 //! `Tiles` tiles of 16 columns, for all calls and rows. With 16-bit states the rows' gradients are
 //! rounded anyway: their factors and queries need no second part then, but for rows of float16, which
-//! are rounded less than bfloat16 parts; dw always has it. Queries stay
-//! in registers where dw leaves any (`Resident`), and of few calls what the next position starts
-//! with is loaded before this one ends (`Ahead`).
+//! are rounded less than bfloat16 parts; dw always has it. Queries of one part stay in registers where
+//! dw leaves any (`Resident`), and of few calls what the next position starts with is loaded before
+//! this one ends (`Ahead`).
 template <class T, int HeadWidth, int Chunks, int Tiles, int MemberTiles, class State,
           bool Segmented>
 class gather_tiles_columns
@@ -83,7 +83,7 @@ private:
   static constexpr float scale = operand_scales<T>::weight;  // of all sums
   static constexpr bool Exact = sizeof(State) == 4;
   static constexpr bool ExactFactors = Exact || has_wide_rest<T>;
-  static constexpr bool Resident = Chunks <= 4 && !Exact && !Segmented;
+  static constexpr bool Resident = Chunks <= 4 && !ExactFactors && !Segmented;
   static constexpr bool Ahead = Chunks == 1;
   static constexpr int vectors = 2 * Tiles;  // of a row's columns, 16 bits each
 
