@@ -17,63 +17,108 @@ __device__ __forceinline__ void start_copy_4(std::uint32_t to, const void* from)
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-//! Copies of whole groups of rows in which every lane has a 16-byte vector each time.
+//! Starts Count copies of 16 bytes, those of lanes that have them. One statement: the compiler puts
+//! three empty loads in front of every such run of copies.
+template <std::size_t Count>
+__device__ __forceinline__ void start_copies(const std::uint32_t (&to)[Count],
+                                             const char* const (&from)[Count],
+                                             const bool (&has)[Count])
+{
+  if constexpr (Count % 5 == 0) {
+#pragma unroll
+    for (std::size_t x = 0; x < Count; x += 5) {
+      asm volatile(
+          "{\n"
+          ".reg .pred p<5>;\n"
+          "setp.ne.s32 p0, %10, 0;\n"
+          "setp.ne.s32 p1, %11, 0;\n"
+          "setp.ne.s32 p2, %12, 0;\n"
+          "setp.ne.s32 p3, %13, 0;\n"
+          "setp.ne.s32 p4, %14, 0;\n"
+          "@p0 cp.async.cg.shared.global [%0], [%5], 16;\n"
+          "@p1 cp.async.cg.shared.global [%1], [%6], 16;\n"
+          "@p2 cp.async.cg.shared.global [%2], [%7], 16;\n"
+          "@p3 cp.async.cg.shared.global [%3], [%8], 16;\n"
+          "@p4 cp.async.cg.shared.global [%4], [%9], 16;\n"
+          "}" ::"r"(to[x]),
+          "r"(to[x + 1]), "r"(to[x + 2]), "r"(to[x + 3]), "r"(to[x + 4]), "l"(from[x]),
+          "l"(from[x + 1]), "l"(from[x + 2]), "l"(from[x + 3]), "l"(from[x + 4]),
+          "r"(static_cast<int>(has[x])), "r"(static_cast<int>(has[x + 1])),
+          "r"(static_cast<int>(has[x + 2])), "r"(static_cast<int>(has[x + 3])),
+          "r"(static_cast<int>(has[x + 4]))
+          : "memory");
+    }
+  }
+  else {
+#pragma unroll
+    for (std::size_t x = 0; x < Count; x += 2) {
+      asm volatile(
+          "{\n"
+          ".reg .pred p<2>;\n"
+          "setp.ne.s32 p0, %4, 0;\n"
+          "setp.ne.s32 p1, %5, 0;\n"
+          "@p0 cp.async.cg.shared.global [%0], [%2], 16;\n"
+          "@p1 cp.async.cg.shared.global [%1], [%3], 16;\n"
+          "}" ::"r"(to[x]),
+          "r"(to[x + 1]), "l"(from[x]), "l"(from[x + 1]), "r"(static_cast<int>(has[x])),
+          "r"(static_cast<int>(has[x + 1]))
+          : "memory");
+    }
+  }
+}
+
+//! Copies of rows, eight at a time, in which every lane has a 16-byte vector each time.
 template <class Element, int HeadWidth>
 struct group_copy
 {
   static constexpr int vectors = HeadWidth * static_cast<int>(sizeof(Element)) / 16;
-  //! The fewest rows whose vectors 32 divides.
-  static constexpr int rows = vectors % 32 == 0   ? 1
-                              : vectors % 16 == 0 ? 2
-                              : vectors % 8 == 0  ? 4
-                                                  : 8;
+  static constexpr int rows = 8;
   static constexpr int copies = rows * vectors / 32;
-  static constexpr int elements = 16 / static_cast<int>(sizeof(Element));
   static constexpr int row_bytes = tile_row_bytes<Element, HeadWidth>;
 
-  std::int64_t source[static_cast<std::size_t>(copies)];
+  std::int64_t source[static_cast<std::size_t>(copies)];  // bytes
+  std::uint32_t target[static_cast<std::size_t>(copies)];
+  int row[static_cast<std::size_t>(copies)];
   std::int64_t step;
-  int target;  // of the first; the others are 512 bytes and some padding apart
-  int lane;
 
-  __device__ __forceinline__ group_copy(std::int64_t stride, int of_warp)
-      : step{stride * rows}, target{place(of_warp)}, lane{of_warp}
+  __device__ __forceinline__ group_copy(std::int64_t stride, int lane)
+      : step{stride * rows * static_cast<int>(sizeof(Element))}
   {
 #pragma unroll
     for (int x = 0; x < copies; ++x) {
-      source[x] = row(x) * stride + (x * 32 + of_warp) % vectors * elements;
+      const int vector = x * 32 + lane;
+      row[x] = vector / vectors;
+      source[x] = row[x] * stride * static_cast<int>(sizeof(Element)) + vector % vectors * 16;
+      target[x] = static_cast<std::uint32_t>(row[x] * row_bytes + vector % vectors * 16);
     }
   }
 
-  [[nodiscard]] __device__ __forceinline__ static int place(int vector)
+  __device__ __forceinline__ void start(std::uint32_t to, const Element* rows_from, int count) const
   {
-    return vector / vectors * row_bytes + vector % vectors * 16;
-  }
-  [[nodiscard]] __device__ __forceinline__ int row(int x) const
-  {
-    return (x * 32 + lane) / vectors;
-  }
-
-  __device__ __forceinline__ void start(std::uint32_t to, const Element* from, int count) const
-  {
-    to += static_cast<std::uint32_t>(target);
+    const char* from = reinterpret_cast<const char*>(rows_from);
+    std::uint32_t places[static_cast<std::size_t>(copies)];
+    const char* sources[static_cast<std::size_t>(copies)];
+    bool has[static_cast<std::size_t>(copies)];
 #pragma unroll 1
     for (; count >= rows; count -= rows) {
 #pragma unroll
       for (int x = 0; x < copies; ++x) {
-        start_copy(to + static_cast<std::uint32_t>(x * 512 + (row(x) - row(0)) * 16),
-                   from + source[x]);
+        places[x] = to + target[x];
+        sources[x] = from + source[x];
+        has[x] = true;
       }
+      start_copies(places, sources, has);
       to += rows * row_bytes;
       from += step;
     }
+    if (count == 0) { return; }
 #pragma unroll
     for (int x = 0; x < copies; ++x) {
-      if (row(x) < count) {
-        start_copy(to + static_cast<std::uint32_t>(x * 512 + (row(x) - row(0)) * 16),
-                   from + source[x]);
-      }
+      places[x] = to + target[x];
+      sources[x] = from + source[x];
+      has[x] = row[x] < count;
     }
+    start_copies(places, sources, has);
   }
 };
 

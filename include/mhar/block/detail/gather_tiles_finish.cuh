@@ -33,10 +33,11 @@ public:
     slot.advance_by(mine_, block_.at.num_slots);
     int place = 0;
     int parity = 0;
-    pending last;
+    // All of both is set: what only some lanes set would be kept, and spilled, from segment to segment.
+    pending last{};
 #pragma unroll 1
     for (int p = 0; p < block_.count; p += Batch) {
-      pending next;
+      pending next{};
       const bool counts = p + mine_ < block_.count;
       if (counts) {
         block_.done(slot.index).wait(slot.phase);
