@@ -20,7 +20,7 @@ namespace block {
 //! chunk blockIdx.x of the partial sums.
 //!
 //! Threads      32 per head
-//! Barriers     three per tile
+//! Barriers     two per tile, one where its only row is finished
 //! Shared       shared_bytes
 //! Numerics     calls in order; a position's bits do not depend on the number of rows
 template <class T, int HeadWidth, int Calls, class State>
@@ -30,10 +30,10 @@ public:
   static constexpr int max_heads = 8;
   static constexpr int max_rows = 64;
 
-  //! Per warp: the queries in float and as operand, its share of dw; then the rows' head sums.
+  //! Per warp: the queries in float and as operand, its share of dw; then two tiles' head sums.
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_heads, int num_rows)
   {
-    return (num_heads * 3 * Calls * HeadWidth + num_rows * 8 * num_heads) * 4;
+    return (num_heads * 3 * Calls * HeadWidth + 2 * num_rows * 8 * num_heads) * 4;
   }
 
   __device__ __forceinline__ gather_calls(const gather_tensor_params<T>& pass, float* shared)
@@ -47,6 +47,7 @@ public:
     image_ = reinterpret_cast<uint4*>(query_ + Calls * HeadWidth);
     query_sums_ = query_ + 2 * Calls * HeadWidth;
     head_sums_ = shared + pass.num_heads * 3 * Calls * HeadWidth;
+    other_sums_ = pass.num_rows * 8 * pass.num_heads;
     column_ = head_ * HeadWidth + quad_ * 8;
   }
 
@@ -69,7 +70,6 @@ public:
 
   __device__ __forceinline__ void run()
   {
-    copy_query_sums();
 #pragma unroll
     for (int c = 0; c < Calls; ++c) {
       gate_[c] = pass_.gate[c];
@@ -80,6 +80,9 @@ public:
       inside_ = tile * 8 + row_ < pass_.num_positions;
       position_ = inside_ ? tile * 8 + row_ : pass_.num_positions - 1;
       load_calls();
+      const auto mix = load_mix();
+      if (tile == blockIdx.x) { copy_query_sums(); }
+      find_dot(mix);
       detail::wait_for_copy_groups<0>();
       __syncwarp();
       for (int m = 0; m < pass_.num_rows; ++m) {
@@ -87,6 +90,8 @@ public:
         gather_row(m);
       }
       store_head_sums();
+      head_sums_ += other_sums_;
+      other_sums_ = -other_sums_;
     }
     store_query_sums();
   }
@@ -144,9 +149,13 @@ private:
     for (int u = 0; u < vectors; ++u) { row_values_[u] = detail::load_vector(row + u * 32); }
     if (pass_.kept) { state_.load(state_of(m)); }
     inverse_ = pass_.inverse_rms[position_ - m * pass_.num_positions];
+    if (m == 0) {
+      top_sum_ = kept_sum(0);
+      own_sum_ = kept_sum((min)(first_kept() + head_, pass_.num_rows - 1));
+    }
   }
 
-  //! The calls of a tile with their D, and the top row.
+  //! The calls of a tile, with D but for the newest, and the top row.
   __device__ __forceinline__ void load_calls()
   {
 #pragma unroll
@@ -161,17 +170,27 @@ private:
       if (c > 0 || pass_.mix == nullptr) { dot_[c] = pass_.dot[head_index(c)]; }
     }
     load_row(0);
+  }
+  [[nodiscard]] __device__ __forceinline__ detail::state_vectors<T, vectors> load_mix() const
+  {
+    detail::state_vectors<T, vectors> mix{};
+    if (pass_.mix != nullptr) {
+      mix.load(pass_.mix + position_ * pass_.mix_position_stride + column_);
+    }
+    return mix;
+  }
+  //! D of the newest call.
+  __device__ __forceinline__ void find_dot(const detail::state_vectors<T, vectors>& mix)
+  {
     if (pass_.mix == nullptr) { return; }
-    const T* const mix = pass_.mix + position_ * pass_.mix_position_stride + column_;
     float sum = 0;
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-      sum = detail::add_products<T>(detail::load_vector(mix + u * 32), gradients_[0][u], sum);
+      sum = detail::add_products<T>(mix.values[u], gradients_[0][u], sum);
     }
     dot_[0] = quad_sum(sum);
     if (quad_ == 0 && inside_) { pass_.dot[head_index(0)] = dot_[0]; }
   }
-
   [[nodiscard]] __device__ __forceinline__ static float quad_sum(float value)
   {
     value += __shfl_xor_sync(0xffffffffu, value, 1);
@@ -181,17 +200,19 @@ private:
   //! One row of the tile: factors of every call, dw, and the row's gradient.
   __device__ __forceinline__ void gather_row(int m)
   {
-    float logits[4] = {0, 0, 0, 0};
+    float chains[2][4] = {};
 #pragma unroll
     for (int t = 0; t < steps; ++t) {
       uint4 a = make_uint4(0, 0, 0, 0);
       if (row_ < Calls) { a = image_[row_ * steps * 4 + t * 4 + quad_]; }
-      detail::multiply_add_16<T>(logits, a.x, a.y, a.z, a.w,
+      detail::multiply_add_16<T>(chains[t % 2], a.x, a.y, a.z, a.w,
                                  detail::pair_of(row_values_[t / 2], t % 2 * 2),
                                  detail::pair_of(row_values_[t / 2], t % 2 * 2 + 1));
     }
-    logits[0] = detail::join_parts<T>(logits, 0);
-    logits[1] = detail::join_parts<T>(logits, 1);
+#pragma unroll
+    for (int x = 0; x < 4; ++x) { chains[0][x] += chains[1][x]; }
+    const float logits[2] = {detail::join_parts<T>(chains[0], 0),
+                             detail::join_parts<T>(chains[0], 1)};
     float weights[Calls];  // alpha * a
     float factors[Calls];  // r * dl
     float head_sum = 0;
@@ -215,18 +236,26 @@ private:
       head_sum = fmaf(inside_ ? gradient : 0.0f, score, head_sum);
     }
     if (quad_ == 0) { head_sums_[(m * 8 + row_) * pass_.num_heads + head_] = head_sum; }
-    add_to_queries(factors);
     float correction = 0;
     const bool finishes = m == 0 && pass_.finishes;
-    if (m == 0) { __syncthreads(); }
-    if (finishes) { correction = -inverse_ * total_head_sum(0) * pass_.inverse_width; }
+    if (finishes) {
+      __syncthreads();
+      correction = -inverse_ * total_head_sum(0, top_sum_) * pass_.inverse_width;
+    }
     store_row(m, finishes, weights, factors, correction);
+    add_to_queries(factors);
+  }
+
+  //! Of the rows whose gradients are kept, the first.
+  [[nodiscard]] __device__ __forceinline__ int first_kept() const { return pass_.finishes ? 1 : 0; }
+  [[nodiscard]] __device__ __forceinline__ float kept_sum(int m) const
+  {
+    return pass_.kept ? pass_.head_sums[m * pass_.num_positions + position_] : 0.0f;
   }
 
   //! The kept head sum of a row of this lane's position plus what the heads have found.
-  [[nodiscard]] __device__ __forceinline__ float total_head_sum(int m) const
+  [[nodiscard]] __device__ __forceinline__ float total_head_sum(int m, float sum) const
   {
-    float sum = pass_.kept ? pass_.head_sums[m * pass_.num_positions + position_] : 0.0f;
     for (int h = 0; h < pass_.num_heads; ++h) {
       sum += head_sums_[(m * 8 + row_) * pass_.num_heads + h];
     }
@@ -235,13 +264,13 @@ private:
 
   __device__ __forceinline__ void store_head_sums()
   {
+    if (first_kept() == pass_.num_rows) { return; }
     __syncthreads();
-    if (quad_ == 0 && inside_) {
-      for (int m = pass_.finishes ? 1 + head_ : head_; m < pass_.num_rows; m += pass_.num_heads) {
-        pass_.head_sums[m * pass_.num_positions + position_] = total_head_sum(m);
-      }
+    if (quad_ != 0 || !inside_) { return; }
+    for (int m = first_kept() + head_; m < pass_.num_rows; m += pass_.num_heads) {
+      pass_.head_sums[m * pass_.num_positions + position_] =
+          total_head_sum(m, m == first_kept() + head_ ? own_sum_ : kept_sum(m));
     }
-    __syncthreads();
   }
 
   //! dw: positions are what is summed over, so the row is transposed, eight columns at a time.
@@ -260,30 +289,31 @@ private:
     const std::uint32_t high = detail::make_pair<bfloat16>(even, odd);
     const std::uint32_t low = detail::make_low_pair<bfloat16>(high, even, odd);
     // All products first, then what they are added to: a place belongs to one lane.
+    float sums[static_cast<std::size_t>(vectors)][2][4] = {};
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-      float sums[2][4] = {};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const std::uint32_t a0 = detail::transpose(detail::pair_of(row_values_[u], 2 * e));
         const std::uint32_t a1 = detail::transpose(detail::pair_of(row_values_[u], 2 * e + 1));
         const std::uint32_t wide0 = detail::make_wide_pair<T>(a0);
         const std::uint32_t wide1 = detail::make_wide_pair<T>(a1);
-        detail::multiply_add_8<bfloat16>(sums[e], wide0, wide1, high);
-        detail::multiply_add_8<bfloat16>(sums[e], wide0, wide1, low);
+        detail::multiply_add_8<bfloat16>(sums[u][e], wide0, wide1, high);
+        detail::multiply_add_8<bfloat16>(sums[u][e], wide0, wide1, low);
         if constexpr (detail::has_wide_rest<T>) {
-          detail::multiply_add_8<bfloat16>(sums[e], detail::make_wide_rest(a0, wide0),
+          detail::multiply_add_8<bfloat16>(sums[u][e], detail::make_wide_rest(a0, wide0),
                                            detail::make_wide_rest(a1, wide1), high);
         }
       }
-      if (2 * quad_ >= Calls) { continue; }
-      float* const to = query_sums_ + 2 * quad_ * HeadWidth + u * 32 + row_ / 2 * 8 + row_ % 2;
-      constexpr int calls = Calls < 2 ? 1 : 2;
+    }
+    if (2 * quad_ >= Calls) { return; }
+    float* const to = query_sums_ + 2 * quad_ * HeadWidth + row_ / 2 * 8 + row_ % 2;
 #pragma unroll
-      for (int x = 0; x < 4 * calls; ++x) {
-        const int c = x / 4;  // of the lane's two
-        if (c > 0 && 2 * quad_ + 1 >= Calls) { continue; }
-        to[c * HeadWidth + x % 4 * 2] += sums[x % 4 / 2][x % 2 * 2 + c];
+    for (int c = 0; c < (Calls < 2 ? 1 : 2); ++c) {  // of the lane's two
+      if (c > 0 && 2 * quad_ + 1 >= Calls) { continue; }
+#pragma unroll
+      for (int x = 0; x < 4 * vectors; ++x) {
+        to[c * HeadWidth + x / 4 * 32 + x % 4 * 2] += sums[x / 4][x % 4 / 2][x % 2 * 2 + c];
       }
     }
   }
@@ -349,6 +379,7 @@ private:
   uint4* image_;
   float* query_sums_;
   float* head_sums_;  // [rows][8][H] of this tile
+  int other_sums_;    // how far those of the next tile are, which may be made before all are read
   std::int64_t column_;
   bool inside_ = false;
   std::int64_t position_ = 0;
@@ -360,6 +391,8 @@ private:
   float gate_[static_cast<std::size_t>(Calls)];
   float logit_gate_[static_cast<std::size_t>(Calls)];
   float inverse_ = 0;
+  float top_sum_ = 0;  // kept, of the top row
+  float own_sum_ = 0;  // and of the first row whose head sum this warp stores
 };
 
 }  // namespace block
