@@ -7,6 +7,7 @@
 #include <mhar/block/detail/operand_scales.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
 #include <mhar/block/sweep_tensor_params.cuh>
+#include <mhar/tuning/sweep.hpp>
 
 MHAR_NAMESPACE_BEGIN
 namespace block {
@@ -19,14 +20,17 @@ namespace block {
 //! when its call is due.
 //!
 //! Queries wait in shared memory, a warp's own part of it, from before the kernels in front have
-//! ended; rows and states are then asked for at once.
+//! ended. Beside a new row, the other rows and the first kept state are read before that, too: they
+//! were complete when the pass began to which the last of them was new, and nothing behind that pass
+//! begins before.
 //!
 //! `Ends` where more follows the first call's mix: it and its lse pass through shared memory, and
 //! every warp ends a position, or several.
 //!
 //! Threads      32 per head
 //! Shared       shared_bytes
-//! Barriers     one when a row is new, one more when the pass `Ends` a call
+//! Barriers     one when a row is new, two where its squares overflow; one more when the pass `Ends`
+//!              a call
 //! Numerics     a position's bits do not depend on the number of calls
 template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends>
 class advance_rows
@@ -83,15 +87,17 @@ public:
   __device__ __forceinline__ void prepare()
   {
     copy_queries(0);
+    if (reads_early()) { load_old_rows(); }
     if (lane_ < 8 && inside_of(lane_)) {
       const std::int64_t position = std::int64_t{blockIdx.x} * 8 + lane_;
 #pragma unroll
       for (int n = 0; n < Rows; ++n) {
+        if (n + 1 < Rows && reads_early()) { continue; }
         detail::prefetch_to_l2(pass_.rows + n * pass_.row_stride +
                                    position * pass_.position_stride + head_ * HeadWidth,
                                HeadWidth * 2);
       }
-      if (pass_.kept) {
+      if (pass_.kept && !(reads_early() && loads_state_early)) {
         detail::prefetch_to_l2(
             static_cast<State*>(pass_.states) + position * pass_.width + head_ * HeadWidth,
             HeadWidth * static_cast<int>(sizeof(State)));
@@ -102,7 +108,7 @@ public:
   __device__ __forceinline__ void run()
   {
     load_rows();
-    if (pass_.has_new_row) { sum_new_squares(); }
+    if (pass_.has_new_row) { store_squares(1.0f, shared_.squares); }
     int first = 0;
     do {  // once without a call, too: a new row gets its inverse rms
       if (first > 0) {
@@ -124,6 +130,11 @@ private:
   static constexpr int vectors = HeadWidth / 32;
   static constexpr int steps = HeadWidth / 16;
   static constexpr bool loads_state_early = Blocks == 1 || Rows * vectors <= 12;
+  // Where two blocks have room, blocks of the next pass have it beside this one's.
+  static constexpr bool bounded = tuning::sweep_policy::advance_rows_blocks(
+                                      HeadWidth, Rows, static_cast<int>(sizeof(State))) == 2;
+  static constexpr bool loads_next_state =
+      Blocks == 1 && vectors * 4 * (Rows + static_cast<int>(sizeof(State))) <= (bounded ? 80 : 160);
 
   [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call) const
   {
@@ -162,16 +173,42 @@ private:
     detail::end_copy_group();
   }
 
+  [[nodiscard]] __device__ __forceinline__ bool reads_early() const
+  {
+    return Rows > 1 && pass_.has_new_row;
+  }
+  [[nodiscard]] __device__ __forceinline__ const T* row_of(int n) const
+  {
+    return pass_.rows + n * pass_.row_stride + position_ * pass_.position_stride + column_;
+  }
+
+  __device__ __forceinline__ void load_old_rows()
+  {
+#pragma unroll
+    for (int n = 0; n + 1 < Rows; ++n) {
+#pragma unroll
+      for (int u = 0; u < vectors; ++u) { rows_[n][u] = detail::load_early(row_of(n) + u * 32); }
+    }
+    if (pass_.kept && loads_state_early) {
+      state_.load_before_wait(state_of(0));
+      state_lse_ = detail::load_early_float(pass_.state_lse + head_index(0));
+    }
+  }
+
   __device__ __forceinline__ void load_rows()
   {
 #pragma unroll
-    for (int n = 0; n < Rows; ++n) {
-      const T* const from =
-          pass_.rows + n * pass_.row_stride + position_ * pass_.position_stride + column_;
-#pragma unroll
-      for (int u = 0; u < vectors; ++u) { rows_[n][u] = detail::load_vector(from + u * 32); }
+    for (int u = 0; u < vectors; ++u) {
+      rows_[Rows - 1][u] = detail::load_vector(row_of(Rows - 1) + u * 32);
     }
-    if (pass_.kept && loads_state_early) {
+    if (!reads_early()) {
+#pragma unroll
+      for (int n = 0; n + 1 < Rows; ++n) {
+#pragma unroll
+        for (int u = 0; u < vectors; ++u) { rows_[n][u] = detail::load_vector(row_of(n) + u * 32); }
+      }
+    }
+    if (pass_.kept && loads_state_early && !reads_early()) {
       state_.load(state_of(0));
       state_lse_ = pass_.state_lse[head_index(0)];
     }
@@ -183,43 +220,33 @@ private:
     }
   }
 
-  //! Squares of the head's columns. The scaled sum serves rows whose squares overflow; where this
-  //! lane's do not, it is a power of two times the other.
-  __device__ __forceinline__ void sum_new_squares()
+  //! Squares of the new row's columns of this head, under a scale.
+  __device__ __forceinline__ void store_squares(float scale, float (&to)[8][max_heads]) const
   {
-    constexpr float scale = thread::overflow_scale<float>;
+    float sum = detail::sum_squares<T, vectors>(rows_[Rows - 1], scale);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (quad_ == 0) { to[row_][head_] = sum; }
+  }
+  //! Heads in order.
+  [[nodiscard]] __device__ __forceinline__ float sum_heads(const float (&of)[8][max_heads]) const
+  {
     float sum = 0;
 #pragma unroll
-    for (int u = 0; u < vectors; ++u) {
-      sum = detail::add_squares<T>(rows_[Rows - 1][u], 1.0f, sum);
-    }
-    float scaled = sum * scale * scale;
-    if (thread::overflowed(sum)) {
-      scaled = 0;
-#pragma unroll
-      for (int u = 0; u < vectors; ++u) {
-        scaled = detail::add_squares<T>(rows_[Rows - 1][u], scale, scaled);
-      }
-    }
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2) {
-      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-      scaled += __shfl_xor_sync(0xffffffffu, scaled, distance);
-    }
-    if (quad_ == 0) {
-      shared_.squares[row_][head_] = sum;
-      shared_.scaled_squares[row_][head_] = scaled;
-    }
+    for (int h = 0; h < max_heads; ++h) { sum += h < pass_.num_heads ? of[row_][h] : 0.0f; }
+    return sum;
   }
-  //! Heads in order. In front of its barrier lie the products with the first calls.
+  //! In front of its barrier lie the products with the first calls. Squares that overflow are summed
+  //! again under a scale.
   __device__ __forceinline__ void find_new_inverse_rms()
   {
     __syncthreads();
-    float sum = 0;
+    const float sum = sum_heads(shared_.squares);
     float scaled = 0;
-    for (int h = 0; h < pass_.num_heads; ++h) {
-      sum += shared_.squares[row_][h];
-      scaled += shared_.scaled_squares[row_][h];
+    if (__any_sync(0xffffffffu, thread::overflowed(sum))) {  // all warps, or none
+      store_squares(thread::overflow_scale<float>, shared_.scaled_squares);
+      __syncthreads();
+      scaled = sum_heads(shared_.scaled_squares);
     }
     const float inverse = detail::row_inverse_rms(sum, scaled, pass_.inverse_width, pass_.eps);
     inverse_[Rows - 1] = inverse;
@@ -286,9 +313,16 @@ private:
   __device__ __forceinline__ void finish(int call, int j,
                                          const float (&logits)[static_cast<std::size_t>(Rows)][2])
   {
-    if (pass_.kept && (call > 0 || !loads_state_early)) {
+    if (pass_.kept && ((call > 0 && !loads_next_state) || !loads_state_early)) {
       state_.load(state_of(call));
       state_lse_ = pass_.state_lse[head_index(call)];
+    }
+    detail::state_vectors<State, vectors> next;
+    float next_lse = 0;
+    const bool has_next = loads_next_state && pass_.kept && call + 1 < pass_.num_calls;
+    if (has_next) {
+      next.load(state_of(call + 1));
+      next_lse = pass_.state_lse[head_index(call + 1)];
     }
     keep_packed();
     float weights[Rows];
@@ -314,69 +348,19 @@ private:
     carried_weight *= factor;
 #pragma unroll
     for (int n = 0; n < Rows; ++n) { weights[n] *= factor; }
-    if (!inside_) { return; }
-    const bool first = call == 0 && pass_.finishes;
-    if (quad_ == 0) {
-      const float lse = (largest + __log2f(sum)) * detail::log_of_2;
-      if (!first) { pass_.state_lse[head_index(call)] = lse; }
-      else if (Ends) {
-        first_lse()[row_ * pass_.num_heads + head_] = lse;
-      }
-      else if (pass_.lse != nullptr) {
-        pass_.lse[head_index(0)] = lse;
-      }
+    if (inside_) {
+      store(call, carried_weight, weights, (largest + __log2f(sum)) * detail::log_of_2);
     }
-#pragma unroll
-    for (int u = 0; u < vectors; ++u) {
-      float mix[8];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        float2 pair = make_float2(0, 0);
-        if (pass_.kept) {
-          pair = state_.get(u, e);
-          pair.x *= carried_weight;
-          pair.y *= carried_weight;
-        }
-#pragma unroll
-        for (int n = 0; n < Rows; ++n) {
-          const std::uint32_t values = detail::pair_of(rows_[n][u], e);
-          pair.x = fmaf(weights[n], detail::first_of<T>(values), pair.x);
-          pair.y = fmaf(weights[n], detail::second_of<T>(values), pair.y);
-        }
-        mix[2 * e] = pair.x;
-        mix[2 * e + 1] = pair.y;
-      }
-      if (first && Ends) {
-        detail::store_vector(first_mixes_ + row_ * pass_.width + column_ + u * 32, mix);
-      }
-      else if (first) {
-        detail::store_vector(pass_.y + position_ * pass_.y_stride + column_ + u * 32, mix);
-        if (pass_.mix != nullptr) {
-          detail::store_vector(
-              static_cast<State*>(pass_.mix) + position_ * pass_.mix_stride + column_ + u * 32,
-              mix);
-        }
-      }
-      else {
-        detail::store_vector(state_of(call) + u * 32, mix);
-      }
+    if (has_next) {
+      state_ = next;
+      state_lse_ = next_lse;
     }
   }
 
-  //! A warp per position.
-  __device__ __forceinline__ void end_first()
-  {
-    float* const parts = first_lse() + 8 * pass_.num_heads +
-                         head_ * detail::call_ending<T>::parts_size(pass_.width, pass_.num_heads);
-    __syncthreads();
-#pragma unroll 1
-    for (int row = head_; row < 8 && inside_of(row); row += pass_.num_heads) {
-      float* const values = first_mixes_ + row * pass_.width;
-      detail::position_finish<T, 2, 1>{pass_.ending}.run(
-          std::int64_t{blockIdx.x} * 8 + row,
-          detail::mix_source<float>{values, first_lse() + row * pass_.num_heads}, values, parts);
-    }
-  }
+  __device__ __forceinline__ void store(int call, float carried_weight,
+                                        const float (&weights)[static_cast<std::size_t>(Rows)],
+                                        float lse);
+  __device__ __forceinline__ void end_first();
 
   const advance_tensor_params<T>& pass_;
   storage& shared_;
@@ -397,3 +381,5 @@ private:
 
 }  // namespace block
 MHAR_NAMESPACE_END
+
+#include <mhar/block/detail/advance_rows_ending.cuh>

@@ -9,6 +9,7 @@
 #include <mhar/block/detail/swizzled_tile.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
 #include <mhar/block/detail/tile_copy.cuh>
+#include <mhar/block/detail/warp_barrier.cuh>
 #include <mhar/block/sweep_tensor_params.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -31,7 +32,7 @@ namespace block {
 //! in shared memory, and the warp that comes last ends the position. Places are few: a warp waits for
 //! the position that had its place before, whose units are all earlier than its own.
 //!
-//! Barriers     one, and one more when a row is new
+//! Barriers     one
 //! Shared       advance_tiles_layout
 //! Numerics     rows in tiles, softmax online; a call's bits do not depend on the others
 template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
@@ -79,6 +80,10 @@ public:
       }
     }
     detail::end_copy_group();
+    if (pass_.has_new_row) {
+      if (threadIdx.x == 0) { found().init(1); }
+      copy_old_rows();
+    }
     if (pass_.has_new_row && threadIdx.x < count_) {
       detail::prefetch_to_l2(pass_.rows + (pass_.num_rows - 1) * pass_.row_stride +
                                  (first_ + threadIdx.x) * pass_.position_stride,
@@ -88,8 +93,9 @@ public:
 
   __device__ __forceinline__ void run()
   {
+    if (num_early_ > 0) { complete_old_rows(); }
 #pragma unroll 1
-    for (int slot = 0; slot < Slots; ++slot) { copy_next(slot); }
+    for (int slot = num_early_; slot < Slots; ++slot) { copy_next(slot); }
     if (pass_.has_new_row) { sum_new_squares(); }
     if (has_ending()) {
       if (threadIdx.x < 2 * at_.num_places) { counters()[threadIdx.x] = 0; }
@@ -97,10 +103,7 @@ public:
     }
     detail::wait_for_copy_groups<Slots>();
     __syncthreads();
-    if (pass_.has_new_row) {
-      find_new_inverse_rms();
-      __syncthreads();
-    }
+    if (pass_.has_new_row && threadIdx.x < 32) { find_new_inverse_rms(); }
     int slot = 0;
     unit at;
     at.start(threadIdx.x / 32, pass_.num_heads);
@@ -183,6 +186,11 @@ private:
   {
     return reinterpret_cast<float*>(shared_ + at_.inverse_rms);
   }
+  //! Opens when the new row's inverse rms are known.
+  [[nodiscard]] __device__ __forceinline__ detail::warp_barrier found() const
+  {
+    return {detail::shared_address(shared_) + at_.found};
+  }
   [[nodiscard]] __device__ __forceinline__ bool has_ending() const
   {
     return Ends && first_call_ == 0;
@@ -243,7 +251,18 @@ private:
     inverse_ahead_ = pass_.inverse_rms + lane_ * pass_.num_positions + position;
   }
 
-  //! Starts the copies of this warp's next lines into a slot, as one group.
+  //! Of the states from `call` on, of the unit to be copied.
+  __device__ __forceinline__ void copy_lse(int slot, int call) const
+  {
+    if (lane_ < (min)(num_calls_ - call, 8)) {
+      detail::copy_async_4(scalars(slot) + lane_,
+                           pass_.state_lse + head_index(call + lane_, next_));
+    }
+  }
+
+  //! Starts the copies of this warp's next lines into a slot, as one group; or without their
+  //! numbers, as a part of the next group.
+  template <bool Complete = true>
   __device__ __forceinline__ void copy_next(int slot)
   {
     if (next_.position < count_) {
@@ -252,16 +271,13 @@ private:
         const int count = num_calls_ - call;
         const State* const states = state_of((min)(call + row_, num_calls_ - 1), next_);
         copy_lines(slot, reinterpret_cast<const T*>(states) + quad_ * 8, row_ < count);
-        if (lane_ < (min)(count, 8)) {
-          detail::copy_async_4(scalars(slot) + lane_,
-                               pass_.state_lse + head_index(call + lane_, next_));
-        }
+        if constexpr (Complete) { copy_lse(slot, call); }
       }
       else {
         const int count = pass_.num_rows - next_line_;
         const bool exists = row_ < count;
         copy_lines(slot, exists ? row_ahead_ : pass_.rows, exists);
-        if (lane_ < (min)(count - (pass_.has_new_row ? 1 : 0), 8)) {
+        if (Complete && lane_ < (min)(count - (pass_.has_new_row ? 1 : 0), 8)) {
           detail::copy_async_4(scalars(slot) + lane_, inverse_ahead_);
         }
         row_ahead_ += 8 * pass_.row_stride;
@@ -274,7 +290,7 @@ private:
         find_rows();
       }
     }
-    detail::end_copy_group();
+    if constexpr (Complete) { detail::end_copy_group(); }
   }
 
   //! A lane's vectors of a line. Lines that do not exist become zero: they have no weight, and zero
@@ -313,10 +329,13 @@ private:
   __device__ __forceinline__ void set_new_inverse_rms(const unit& at, int slot) const
   {
     if (slot >= 0 && pass_.has_new_row && lane_ == 0) {
+      found().wait(0);
       scalars(slot)[(pass_.num_rows - 1) % 8] = new_inverse_rms()[at.position];
     }
   }
 
+  __device__ __forceinline__ void copy_old_rows();
+  __device__ __forceinline__ void complete_old_rows() const;
   __device__ __forceinline__ void sum_new_squares();
   __device__ __forceinline__ void find_new_inverse_rms();
   __device__ __forceinline__ void start(const unit& at, int& slot);
@@ -343,8 +362,9 @@ private:
   std::int64_t first_;  // position of this block
   int count_;           // of its positions
   unsigned char* slots_;
-  unit next_;      // to be copied
-  int next_line_;  // below 0: the states
+  unit next_;          // to be copied
+  int next_line_;      // below 0: the states
+  int num_early_ = 0;  // slots that were filled before the wait
   const T* row_ahead_;
   const float* inverse_ahead_;
   float mixes_[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(steps)][4];
@@ -355,5 +375,6 @@ private:
 }  // namespace block
 MHAR_NAMESPACE_END
 
+#include <mhar/block/detail/advance_tiles_early.cuh>
 #include <mhar/block/detail/advance_tiles_ending.cuh>
 #include <mhar/block/detail/advance_tiles_products.cuh>

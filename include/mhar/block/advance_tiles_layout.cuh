@@ -21,6 +21,7 @@ struct advance_tiles_layout
   int queries;
   int squares;
   int inverse_rms;
+  int found;
   int num_places;
   int mixes;
   int lse;
@@ -34,7 +35,8 @@ struct advance_tiles_layout
     queries = (num_warps * num_slots * slot_bytes + 127) / 128 * 128;
     squares = queries + num_calls * num_heads * HeadWidth * 4;
     inverse_rms = squares + 2 * positions * num_heads * 4;
-    mixes = (inverse_rms + positions * 4 + 15) / 16 * 16;
+    found = (inverse_rms + positions * 4 + 7) / 8 * 8;
+    mixes = (found + 8 + 15) / 16 * 16;
     // One more than the warps are at a time.
     num_places = has_ending ? (num_warps + num_heads - 1) / num_heads + 1 : 0;
     lse = mixes + num_places * num_heads * HeadWidth * 4;

@@ -15,7 +15,7 @@ namespace device {
 enum class dependent_launch : std::uint8_t
 {
   off,
-  programmatic  //!< it starts early and waits before its first access to memory; only its launch overlaps (compute capability 9.0)
+  programmatic  //!< it starts early, and waits before it reads what the one in front writes, or writes itself (compute capability 9.0)
 };
 
 //! Trivially copyable. `workspace` is memory of the stream's device, 256-byte aligned, that nobody else uses until the verb's

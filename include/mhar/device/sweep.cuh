@@ -36,7 +36,11 @@ template <class T>
 //!             another order elsewhere.
 //! Cost        reads each row once
 //! Execution   one kernel or a few, asynchronous on the context's stream; never allocates; may be
-//!             captured
+//!             captured. With programmatic launch a pass that has a new row and older ones may read
+//!             the older ones, and its kept states, before the kernel in front has ended: they were
+//!             complete when the pass began to which the last of them was new, and no kernel
+//!             behind that pass started before. Who gives a pass rows that are not new although no
+//!             pass has had them as new ones launches it without.
 //! Workspace   workspace_bytes<T>(limits)
 //! Errors      those of validate(problem); unsupported for more than 1000 listed rows;
 //!             small_workspace; cuda

@@ -14,16 +14,17 @@ namespace kernel {
 
 //! One block per eight positions, `Blocks` at a time on a multiprocessor.
 template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends>
-__global__ void __launch_bounds__(256, Blocks)
+__global__ void __launch_bounds__(256, tuning::sweep_policy::advance_rows_blocks(
+                                           HeadWidth, Rows, static_cast<int>(sizeof(State))))
     advance_rows_kernel(const __grid_constant__ block::advance_tensor_params<T> pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using advance = block::advance_rows<T, HeadWidth, Rows, State, Blocks, Ends>;
   extern __shared__ __align__(16) unsigned char shared[];
-  block::detail::release_dependents();
   advance work{pass, shared};
   work.prepare();
   block::detail::wait_for_dependencies();
+  block::detail::release_dependents();
   work.run();
 #endif
 }
@@ -35,11 +36,11 @@ __global__ void __launch_bounds__(32 * tuning::sweep_policy::advance_warps(Halve
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared[];
-  block::detail::release_dependents();
   constexpr int slots = tuning::sweep_policy::advance_slots(HeadWidth, Halves);
   block::advance_tiles<T, HeadWidth, Halves, slots, State, Ends> work{pass, shared};
   work.prepare();
   block::detail::wait_for_dependencies();
+  block::detail::release_dependents();
   work.run();
 #endif
 }

@@ -31,8 +31,8 @@ struct sweep_policy
   }
   //! Blocks of advance_rows that a multiprocessor has registers for: rows and a state of `state_bytes`
   //! per element are held by 256 threads.
-  [[nodiscard]] static constexpr int advance_rows_blocks(int head_width, int rows,
-                                                         int state_bytes) noexcept
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int advance_rows_blocks(int head_width, int rows,
+                                                                          int state_bytes) noexcept
   {
     return (2 * rows + state_bytes) * head_width <= 1280 ? 2 : 1;
   }

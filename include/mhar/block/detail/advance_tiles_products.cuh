@@ -50,14 +50,14 @@ advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::sum_new_squares()
   }
 }
 
-//! Heads in order.
+//! Heads in order. By one warp, for which the others wait when their last tile is due.
 template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 __device__ __forceinline__ void
 advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::find_new_inverse_rms()
 {
   const auto* const squares = reinterpret_cast<const float*>(shared_ + at_.squares);
   const int scaled_squares = pass_.positions_per_block * pass_.num_heads;
-  for (int p = threadIdx.x; p < count_; p += blockDim.x) {
+  for (int p = lane_; p < count_; p += 32) {
     float sum = 0;
     float scaled = 0;
     for (int h = 0; h < pass_.num_heads; ++h) {
@@ -70,6 +70,8 @@ advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::find_new_inverse_rms()
       pass_.inverse_rms[(pass_.num_rows - 1) * pass_.num_positions + first_ + p] = inverse;
     }
   }
+  __syncwarp();
+  if (lane_ == 0) { found().arrive(); }
 }
 
 //! Mixes, largest logits and sums as the kept states have them, or of nothing.

@@ -71,6 +71,24 @@ template <class T>
   return result;
 }
 
+//! The same of memory that kernels in front have written that ended before this one began, while
+//! others may still run: from the L2 cache, where they left it.
+[[nodiscard]] __device__ __forceinline__ uint4 load_early(const void* from)
+{
+  uint4 result;
+  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
+               : "l"(from)
+               : "memory");
+  return result;
+}
+[[nodiscard]] __device__ __forceinline__ float load_early_float(const float* from)
+{
+  float result;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(result) : "l"(from) : "memory");
+  return result;
+}
+
 //! Sixteen bytes of shared memory.
 [[nodiscard]] __device__ __forceinline__ uint4 load_shared(std::uint32_t address)
 {
@@ -101,6 +119,17 @@ __device__ __forceinline__ float add_squares(const uint4& vector, float scale, f
   return sum;
 }
 
+//! Squares of all elements, those of each vector first.
+template <class T, int Vectors>
+[[nodiscard]] __device__ __forceinline__ float sum_squares(
+    const uint4 (&vectors)[static_cast<std::size_t>(Vectors)], float scale)
+{
+  float sum = 0;
+#pragma unroll
+  for (int u = 0; u < Vectors; ++u) { sum += add_squares<T>(vectors[u], scale, 0.0f); }
+  return sum;
+}
+
 //! sum += <a, b> over eight elements.
 template <class T>
 __device__ __forceinline__ float add_products(const uint4& a, const uint4& b, float sum)
@@ -124,6 +153,11 @@ struct state_vectors
 #pragma unroll
     for (int u = 0; u < Vectors; ++u) { values[u] = load_vector(from + u * 32); }
   }
+  __device__ __forceinline__ void load_before_wait(const State* from)
+  {
+#pragma unroll
+    for (int u = 0; u < Vectors; ++u) { values[u] = load_early(from + u * 32); }
+  }
   [[nodiscard]] __device__ __forceinline__ float2 get(int u, int e) const
   {
     const std::uint32_t pair = pair_of(values[u], e);
@@ -142,6 +176,13 @@ struct state_vectors<float, Vectors>
     for (int u = 0; u < Vectors; ++u) {
       values[2 * u] = *reinterpret_cast<const float4*>(from + u * 32);
       values[2 * u + 1] = *reinterpret_cast<const float4*>(from + u * 32 + 4);
+    }
+  }
+  __device__ __forceinline__ void load_before_wait(const float* from)
+  {
+#pragma unroll
+    for (int v = 0; v < 2 * Vectors; ++v) {
+      values[v] = mhar::detail::bit_cast<float4>(load_early(from + v / 2 * 32 + v % 2 * 4));
     }
   }
   [[nodiscard]] __device__ __forceinline__ float2 get(int u, int e) const
