@@ -147,8 +147,7 @@ private:
   {
     const mhar::shape extent{shape_.num_positions, shape_.width, shape_.num_heads};
     constexpr mhar::element type = mhar::element_of<element>::value;
-    costs_ = mhar::costs_of(extent, type, type, type, std::int64_t{10} << 20);
-    costs_.max_members = 16;
+    costs_ = mhar::gpu_costs_of(extent, type, type, type);
     mhar::router_config config;
     config.extent = extent;
     config.plan = mhar::cheapest_plan(mhar::full_schedule(shape_.num_calls), costs_);

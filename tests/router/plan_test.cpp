@@ -6,6 +6,7 @@
 #include "support/random.hpp"
 
 #include <mhar/router/depth_plan.hpp>
+#include <mhar/tuning/sweep.hpp>
 
 #include <doctest/doctest.h>
 
@@ -38,15 +39,17 @@ std::vector<int> top_level(const mhar::sweep_plan& plan)
   return sizes;
 }
 
-//! What a plan costs when a pass costs at least costs.launch.
+//! What a plan costs when a pass costs at least costs.launch, and costs.long_pass more when it is long.
 std::int64_t cost_of(const mhar::sweep_plan& plan, const mhar::sweep_costs& costs)
 {
   std::int64_t total = 0;
   for (int member = 0; member < plan.size(); ++member) {
     const mhar::sweep_pass& pass = plan.pass(member);
     const int read = pass.start == mhar::pass_start::kept ? pass.num_members : 0;
+    const std::int64_t extra = pass.num_items > costs.short_items ? costs.long_pass : 0;
     total += std::max(costs.launch, costs.item * pass.num_items + costs.member * pass.num_members +
-                                        costs.output + costs.state * (read + pass.num_members - 1));
+                                        costs.output + costs.state * (read + pass.num_members - 1) +
+                                        extra);
   }
   return total;
 }
@@ -106,9 +109,10 @@ TEST_CASE("plan: no forest is cheaper, nor as cheap with fewer slots")
     for (int member = 0; member < size; ++member) {
       num_items.push_back(items += static_cast<int>(random.integer(0, 3)));
     }
-    const mhar::sweep_costs costs{random.integer(1, 5), random.integer(0, 5), random.integer(0, 3),
-                                  random.integer(0, 3),
-                                  random.integer(0, 1) * random.integer(0, 30)};
+    mhar::sweep_costs costs{random.integer(1, 5), random.integer(0, 5), random.integer(0, 3),
+                            random.integer(0, 3), random.integer(0, 1) * random.integer(0, 30)};
+    costs.short_items = static_cast<int>(random.integer(0, 4));
+    costs.long_pass = random.integer(0, 1) * random.integer(0, 20);
     const int limit = static_cast<int>(random.integer(1, 8));
     const mhar::sweep_plan best{num_items, mhar::cheapest_passes(num_items, costs, limit)};
     CHECK(best.max_members() <= limit);
@@ -196,6 +200,34 @@ TEST_CASE("plan: the calls of a delta block share one pass over its rows")
                                     mhar::element::bfloat16, mhar::element::bfloat16);
   const auto plan = mhar::cheapest_plan(mhar::delta_schedule(64, 8), costs);
   for (int block = 3; block < 8; ++block) { CHECK(plan.forward.pass(8 * block).num_members >= 8); }
+}
+
+TEST_CASE("plan: what a long pass costs besides its bytes makes long passes fewer")
+{
+  const auto num_long = [](const mhar::sweep_plan& plan, int short_items) {
+    int count = 0;
+    for (int member = 0; member < plan.size(); ++member) {
+      count += plan.pass(member).num_items > short_items ? 1 : 0;
+    }
+    return count;
+  };
+  const mhar::shape extent{1024, 1280, 8};
+  constexpr auto type = mhar::element::bfloat16;
+  const mhar::plan_costs costs = mhar::gpu_costs_of(extent, type, type, type);
+  // A long pass is one that the kernel with calls in registers does not take.
+  CHECK(costs.backward.short_items == mhar::tuning::sweep_policy::short_range);
+  mhar::plan_costs bytes = costs;
+  bytes.backward.long_pass = 0;
+  const auto schedule = mhar::full_schedule(73);
+  const auto plan = mhar::cheapest_plan(schedule, costs);
+  const auto by_bytes = mhar::cheapest_plan(schedule, bytes);
+  CHECK(num_long(plan.backward, costs.backward.short_items) <
+        num_long(by_bytes.backward, costs.backward.short_items));
+  CHECK(plan.backward.max_members() <= 16);
+  // Other kernels have no such step.
+  CHECK(mhar::gpu_costs_of({1024, 2048, 8}, type, type, type).backward.long_pass == 0);
+  constexpr auto wide = mhar::element::float32;
+  CHECK(mhar::gpu_costs_of(extent, wide, wide, wide).backward.long_pass == 0);
 }
 
 TEST_CASE("plan: deep models are planned at once")

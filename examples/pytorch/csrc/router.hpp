@@ -65,9 +65,7 @@ inline mhar::depth_plan plan_of(arrangement kind, int num_calls, int calls_per_b
       rows, states};
   auto found = plans.find(shape);
   if (found == plans.end()) {
-    // What memory moves during a launch, and passes that the kernels for GPUs are best at.
-    mhar::plan_costs costs = mhar::costs_of(extent, rows, states, states, int64_t{10} << 20);
-    costs.max_members = 16;
+    const mhar::plan_costs costs = mhar::gpu_costs_of(extent, rows, states, states);
     const auto schedule = schedule_of(kind, num_calls, calls_per_block);
     found = plans.emplace(shape, mhar::cheapest_plan(schedule, costs)).first;
   }

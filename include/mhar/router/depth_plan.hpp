@@ -78,7 +78,9 @@ struct sweep_costs
       0;  //!< a member takes part in a pass (backward: it reads its own row again)
   std::int64_t output = 0;  //!< a member is finished
   std::int64_t launch =
-      0;  //!< the least that a pass costs: what memory moves during an empty launch
+      0;                //!< the least that a pass costs: what memory moves during an empty launch
+  int short_items = 0;  //!< a pass over more items costs `long_pass` besides
+  std::int64_t long_pass = 0;
 };
 
 //! A sweep of M members, of which member i is finished when items [0, num_items[i]) are known, as a
@@ -171,6 +173,12 @@ struct plan_costs
 //! bytes that cost nothing.
 [[nodiscard]] plan_costs costs_of(const shape& extent, element rows, element call_state,
                                   element row_state, std::int64_t launch = 0) noexcept;
+
+//! The same for the CUDA backend's kernels: at most 16 members share a pass, and where passes run on
+//! tensor cores (rows of 16 bits, at most 8 heads of 64, 128 or 160), a backward one over more calls
+//! than stay in registers costs as much as four calls more (docs/design/sweeps-on-the-gpu.md).
+[[nodiscard]] plan_costs gpu_costs_of(const shape& extent, element rows, element call_state,
+                                      element row_state) noexcept;
 
 //! How many calls know about each row's gradient, rows from the last down: the schedule of the
 //! backward sweep.

@@ -177,6 +177,20 @@ inline plan_costs costs_of(const shape& extent, element rows, element call_state
   return costs;
 }
 
+inline plan_costs gpu_costs_of(const shape& extent, element rows, element call_state,
+                               element row_state) noexcept
+{
+  plan_costs costs = costs_of(extent, rows, call_state, row_state, std::int64_t{10} << 20);
+  costs.max_members = 16;
+  const std::int64_t width = extent.head_width();
+  if (size_of(rows) == 2 && extent.num_heads <= 8 &&
+      (width == 64 || width == 128 || width == 160)) {
+    costs.backward.short_items = 4;
+    costs.backward.long_pass = 4 * costs.backward.item;
+  }
+  return costs;
+}
+
 inline std::vector<int> backward_items(const depth_schedule& schedule)
 {
   std::vector<int> known;

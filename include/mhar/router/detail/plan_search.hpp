@@ -70,10 +70,10 @@ private:
     const auto members = static_cast<std::int64_t>(num_items.size());
     const std::int64_t range = num_items.empty() ? 0 : num_items.back();
     constexpr std::int64_t most = (std::numeric_limits<std::int64_t>::max)();
-    std::int64_t* const all[] = {&costs.item, &costs.state, &costs.member, &costs.output,
-                                 &costs.launch};
+    std::int64_t* const all[] = {&costs.item,   &costs.state,  &costs.member,
+                                 &costs.output, &costs.launch, &costs.long_pass};
     for (std::int64_t* const largest : all) {
-      while (*largest > most / (range + 3 * members + 2) / (members + 1)) {
+      while (*largest > most / (range + 3 * members + 3) / (members + 1)) {
         for (std::int64_t* const each : all) { *each /= 2; }
       }
     }
@@ -87,7 +87,8 @@ private:
   {
     const std::int64_t bytes = costs_.item * num_items + costs_.member * count + costs_.output +
                                costs_.state * (states_read + count - 1);
-    return {(std::max)(bytes, costs_.launch) + inside.cost + rest.cost,
+    const std::int64_t extra = num_items > costs_.short_items ? costs_.long_pass : 0;
+    return {(std::max)(bytes + extra, costs_.launch) + inside.cost + rest.cost,
             bytes + inside.bytes + rest.bytes, (std::max)(count, rest.largest), split};
   }
 
