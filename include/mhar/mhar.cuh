@@ -38,8 +38,10 @@
 #include <mhar/kernel/route.cuh>
 #include <mhar/kernel/route_gradient.cuh>
 #include <mhar/kernel/route_resident.cuh>
+#include <mhar/kernel/route_warp.cuh>
 #include <mhar/mhar.hpp>
 #include <mhar/tuning/route.hpp>
 #include <mhar/tuning/route_gradient.hpp>
 #include <mhar/tuning/route_resident.hpp>
+#include <mhar/tuning/route_warp.hpp>
 #include <mhar/tuning/sweep.hpp>

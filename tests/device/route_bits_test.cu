@@ -172,10 +172,10 @@ TEST_CASE(
 {
   if (skip_without_gpu()) { return; }
   check_bits<mhar::bfloat16>({7168, 1, 9}, 300, 401);
-  check_bits<mhar::bfloat16>({7168, 8, 5}, 150, 402);
-  check_bits<mhar::bfloat16>({4096, 8, 9}, 300, 403);
-  check_bits<mhar::bfloat16>({1280, 8, 13}, 900, 404);
-  check_bits<mhar::bfloat16>({1280, 8, 37}, 300, 409);
+  check_bits<mhar::bfloat16>({7168, 8, 5}, 1100, 402);
+  check_bits<mhar::bfloat16>({4096, 8, 9}, 1100, 403);
+  check_bits<mhar::bfloat16>({1280, 8, 13}, 1100, 404);
+  check_bits<mhar::bfloat16>({1280, 8, 37}, 1100, 409);
   check_bits<mhar::bfloat16>({2048, 64, 4}, 300, 410);
   check_bits<mhar::bfloat16>({8192, 1, 3}, 300, 411);
   check_bits<mhar::float16>({512, 4, 6}, 5000, 405);

@@ -81,6 +81,7 @@ TEST_CASE("route: sums of squares do not overflow")
     check_large_rows<mhar::bfloat16>(1e15, 7168, num_positions);
     check_large_rows<mhar::bfloat16>(1e19, 7168, num_positions);
     check_large_rows<mhar::bfloat16>(1e37, 1280, num_positions);
+    check_large_rows<mhar::bfloat16>(1e37, 1280, 6 * num_positions);
     check_large_rows<float>(1e19, 512, num_positions);
     check_large_rows<float>(1e19, 513, num_positions);
   }
@@ -136,8 +137,8 @@ TEST_CASE("route: a closed gate passes the partial's bits")
 {
   if (skip_without_gpu()) { return; }
   random_inputs random{501};
-  for (const std::int64_t width : {63, 7168}) {
-    for (const std::int64_t num_positions : {1, 200}) {
+  for (const std::int64_t width : {63, 1280, 7168}) {
+    for (const std::int64_t num_positions : {1, 200, 1100}) {
       simple_call<mhar::bfloat16> call{{num_positions, width, 1, 0},
                                        3,
                                        random.vector<mhar::bfloat16>(3 * num_positions * width),

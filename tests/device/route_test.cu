@@ -30,6 +30,58 @@ void check_forward(const call_options<T>& options, random_inputs& random)
   CHECK_PASSES(data.check_forward());
 }
 
+//! The same in two calls: weights are stored by other kernels than those for many positions of a common shape.
+template <class T>
+void check_without_weights(const call_options<T>& options, random_inputs& random)
+{
+  call_case<T> data{options, random};
+  device_memory memory;
+  auto forward = data.forward(memory);
+  auto& outputs = forward.problem.outputs;
+  const auto all = outputs;
+  const auto run = [&] {
+    run_on_device(forward.problem, [](const auto& problem, const mhar::device::context& context) {
+      return mhar::device::route(problem, context);
+    });
+  };
+  outputs = {};
+  outputs.weights = all.weights;
+  run();
+  outputs = all;
+  outputs.weights = nullptr;
+  run();
+  memory.download();
+  CHECK_PASSES(data.check_forward());
+}
+
+template <class T>
+void check_many_positions(std::uint64_t stream)
+{
+  if (skip_without_gpu()) { return; }
+  random_inputs random{stream};
+  const auto coin = [&] { return random.integer(0, 1) == 1; };
+  constexpr awkward shapes[] = {{512, 4},  {1024, 8}, {1280, 8}, {1280, 1},
+                                {2048, 8}, {4096, 8}, {7168, 1}, {7168, 8}};
+  for (const awkward& shape : shapes) {
+    const bool wide = shape.width > 1280;
+    for (int i = 0; i < (wide ? 1 : 3); ++i) {
+      const auto num_rows = static_cast<int>(random.integer(1, wide ? 5 : 9));
+      // More than eight to each multiprocessor, and not as many to each.
+      call_options<T> options = with_everything<T>(1100, shape.width, shape.num_heads, num_rows);
+      if (wide || coin()) { options.norm = mhar::output_norm::none; }
+      options.null_source = coin();
+      options.bias = coin();
+      options.partial = coin();
+      options.gate = coin();
+      options.norm_weight = coin();
+      if (coin()) { options.rows = row_layout::listed; }
+      if (coin()) { options.states = mhar::element::float32; }
+      if (coin()) { options.outputs = mhar::element::float32; }
+      check_without_weights<T>(options, random);
+    }
+  }
+}
+
 template <class T>
 void check_random_calls(std::uint64_t stream)
 {
@@ -86,6 +138,9 @@ TEST_CASE("route: awkward shapes of bfloat16 rows") { check_awkward_shapes<mhar:
 TEST_CASE("route: awkward shapes of float16 rows") { check_awkward_shapes<mhar::float16>(306); }
 TEST_CASE("route: awkward shapes of float rows") { check_awkward_shapes<float>(307); }
 TEST_CASE("route: awkward shapes of double rows") { check_awkward_shapes<double>(308); }
+
+TEST_CASE("route: many positions of bfloat16 rows") { check_many_positions<mhar::bfloat16>(310); }
+TEST_CASE("route: many positions of float16 rows") { check_many_positions<mhar::float16>(311); }
 
 TEST_CASE("route: widths that no block holds, and more rows than one batch")
 {

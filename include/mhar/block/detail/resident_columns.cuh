@@ -2,6 +2,7 @@
 //! The arithmetic on whole batches of rows in shared memory: sums over the width, and the mix.
 #pragma once
 
+#include <mhar/block/detail/chunk_sums.cuh>
 #include <mhar/block/detail/route_columns.cuh>
 #include <mhar/block/detail/route_keys.cuh>
 
@@ -59,7 +60,7 @@ public:
           multiply(of_chunk[0], of_chunk[1], i, load_chunk<T>(row, i));
           multiply(of_chunk[2], of_chunk[3], i, load_chunk<T>(row + row_bytes, i));
         }
-        add(of_lane, of_chunk, i);
+        add_chunk<Joined>(of_lane, of_chunk, i);
         if (!Joined || i == ChunksPerThread - 1) { store_pair(of_lane, i, sums); }
       }
     }
@@ -71,7 +72,7 @@ public:
       if (Joined || columns_.valid(i)) {
         multiply(of_chunk[0], of_chunk[1], i, load_chunk<T>(row, i));
       }
-      add(of_lane, of_chunk, i);
+      add_chunk<Joined>(of_lane, of_chunk, i);
       if (!Joined || i == ChunksPerThread - 1) { store_one(of_lane[0], of_lane[1], i, sums); }
     }
   }
@@ -91,24 +92,7 @@ private:
   __device__ __forceinline__ void multiply(accumulate& product, accumulate& square, int i,
                                            const thread::vector<T>& raw) const
   {
-    const auto& w = columns_.weight(i);
-    const auto s = thread::widen_all<accumulate>(raw);
-#pragma unroll
-    for (int c = 0; c < chunk_width; ++c) {
-      product = thread::multiply_add(w[c], s[c], product);
-      square = thread::multiply_add(s[c], s[c], square);
-    }
-  }
-  //! A span's chunks are added in order.
-  template <int Count>
-  static __device__ __forceinline__ void add(thread::vector<accumulate, Count>& of_lane,
-                                             const thread::vector<accumulate, Count>& of_chunk,
-                                             int i)
-  {
-#pragma unroll
-    for (int v = 0; v < Count; ++v) {
-      of_lane[v] = Joined && i > 0 ? of_lane[v] + of_chunk[v] : of_chunk[v];
-    }
+    add_products(product, square, columns_.weight(i), thread::widen_all<accumulate>(raw));
   }
 
   //! What store_group_sums does, with all that depends on the lane alone found before.

@@ -172,8 +172,7 @@ public:
                                  warp_ * block_.shared.slots};
     const bool begins = mixes_ && column() == head * p_.tree.head_width;
     // The usual case is short: what route_finish does for nothing but y, by all threads.
-    const bool only_y =
-        p_.y && p_.norm != output_norm::rms && !p_.mix && !p_.combined && !p_.partial && !p_.gate;
+    const bool only_y = stores_only_y(p_);
     char* const y = static_cast<char*>(p_.y.data) +
                     (position_ * p_.y.position_stride + column()) * size_of(p_.y.type);
     sum_sources();

@@ -30,6 +30,42 @@ template <class Accumulate, int Count>
   return load_parameter<Accumulate, Count>(from, column, count, absent);
 }
 
+//! Columns of a parameter that is absent or aligned floats.
+template <class Accumulate, int Count>
+[[nodiscard]] __device__ __forceinline__ thread::vector<Accumulate, Count> load_plain_parameter(
+    const const_array& from, int column, Accumulate absent)
+{
+  if (from) {
+    return load_accesses<Accumulate, Count>(static_cast<const float*>(from.data) + column);
+  }
+  thread::vector<Accumulate, Count> result;
+#pragma unroll
+  for (int c = 0; c < Count; ++c) { result[c] = absent; }
+  return result;
+}
+
+//! A chunk, element `at` on, of an activation of T or float that is aligned to 16 bytes.
+template <class T>
+[[nodiscard]] __device__ __forceinline__ thread::vector<accumulate_t<T>, thread::chunk_width<T>>
+load_regular(const const_matrix& from, std::int64_t at)
+{
+  constexpr int width = thread::chunk_width<T>;
+  if (from.type == element_of<T>::value) {
+    return load_accesses<accumulate_t<T>, width>(static_cast<const T*>(from.data) + at);
+  }
+  return load_accesses<accumulate_t<T>, width>(static_cast<const float*>(from.data) + at);
+}
+template <class T>
+__device__ __forceinline__ void store_regular(
+    const matrix& to, std::int64_t at,
+    const thread::vector<accumulate_t<T>, thread::chunk_width<T>>& value)
+{
+  if (to.type == element_of<T>::value) { store_accesses(static_cast<T*>(to.data) + at, value); }
+  else {
+    store_accesses(static_cast<float*>(to.data) + at, value);
+  }
+}
+
 //! The folded query of a chunk: scale*q*g, or scale*q where g is applied to the rounded key.
 template <class T, class Accumulate = accumulate_t<T>>
 [[nodiscard]] __device__ __forceinline__ thread::vector<Accumulate, thread::chunk_width<T>>
@@ -136,20 +172,12 @@ public:
   [[nodiscard]] __device__ __forceinline__ values load(const const_matrix& from,
                                                        std::int64_t position, int i) const
   {
-    const std::int64_t at = position * from.position_stride + column(i);
-    if (from.type == element_of<T>::value) {
-      return load_accesses<accumulate, chunk_width>(static_cast<const T*>(from.data) + at);
-    }
-    return load_accesses<accumulate, chunk_width>(static_cast<const float*>(from.data) + at);
+    return load_regular<T>(from, position * from.position_stride + column(i));
   }
   __device__ __forceinline__ void store(const matrix& to, std::int64_t position, int i,
                                         const values& value) const
   {
-    const std::int64_t at = position * to.position_stride + column(i);
-    if (to.type == element_of<T>::value) { store_accesses(static_cast<T*>(to.data) + at, value); }
-    else {
-      store_accesses(static_cast<float*>(to.data) + at, value);
-    }
+    store_regular<T>(to, position * to.position_stride + column(i), value);
   }
 
 private:
@@ -190,14 +218,7 @@ public:
   [[nodiscard]] __device__ __forceinline__ values load(const const_array& from, int i,
                                                        accumulate absent) const
   {
-    values result;
-    if (from) {
-      return load_accesses<accumulate, base::chunk_width>(static_cast<const float*>(from.data) +
-                                                          base::column(i));
-    }
-#pragma unroll
-    for (int c = 0; c < base::chunk_width; ++c) { result[c] = absent; }
-    return result;
+    return load_plain_parameter<accumulate, base::chunk_width>(from, base::column(i), absent);
   }
 };
 

@@ -64,6 +64,13 @@ private:
   Barrier barrier_;
 };
 
+//! Whether a call stores y and nothing else of its columns, and y is the mix: the usual case, which kernels serve by a short way.
+template <class T>
+[[nodiscard]] __device__ __forceinline__ bool stores_only_y(const route_parameters<T>& p)
+{
+  return p.y && p.norm != output_norm::rms && !p.mix && !p.combined && !p.partial && !p.gate;
+}
+
 //! All threads that own columns call operator() with a position whose rows were all taken. Squares sums over the row.
 template <class T, class Columns, class Squares>
 class route_finish

@@ -121,8 +121,7 @@ public:
                              warps_, first_of_block, p_.tree.head_of(last_chunk)};
     const cluster_heads<T> heads{p_, shared_, first_of_block, first_head, unit_ * shared_.slots};
     // The usual case is short: what route_finish does for nothing but y.
-    const bool only_y =
-        p_.y && p_.norm != output_norm::rms && !p_.mix && !p_.combined && !p_.partial && !p_.gate;
+    const bool only_y = stores_only_y(p_);
     cluster::wait();
     wait_for_dependencies();
     // No barrier follows.

@@ -3,6 +3,7 @@
 //! sums into softmax steps.
 #pragma once
 
+#include <mhar/block/detail/chunk_sums.cuh>
 #include <mhar/block/detail/named_barrier.cuh>
 #include <mhar/block/detail/route_finish.cuh>
 #include <mhar/block/detail/route_heads.cuh>
@@ -42,10 +43,10 @@ public:
         const bool valid = Joined || columns_.valid(i);
         thread::vector<accumulate, 4> of_chunk{};
         if (valid) {
-          multiply(of_chunk[0], of_chunk[1], columns_.weight(i), load(row, i));
-          multiply(of_chunk[2], of_chunk[3], columns_.weight(i), load(row + row_bytes, i));
+          add_products(of_chunk[0], of_chunk[1], columns_.weight(i), load(row, i));
+          add_products(of_chunk[2], of_chunk[3], columns_.weight(i), load(row + row_bytes, i));
         }
-        add(of_lane, of_chunk, i);
+        add_chunk<Joined>(of_lane, of_chunk, i);
         if (!Joined || i == ChunksPerThread - 1) {
           store_group_sums(of_lane, sums_of(sums, i), stride, rows_per_batch * stride,
                            group_shift(), valid);
@@ -58,8 +59,8 @@ public:
     for (int i = 0; i < ChunksPerThread; ++i) {
       const bool valid = Joined || columns_.valid(i);
       thread::vector<accumulate, 2> of_chunk{};
-      if (valid) { multiply(of_chunk[0], of_chunk[1], columns_.weight(i), load(row, i)); }
-      add(of_lane, of_chunk, i);
+      if (valid) { add_products(of_chunk[0], of_chunk[1], columns_.weight(i), load(row, i)); }
+      add_chunk<Joined>(of_lane, of_chunk, i);
       if (!Joined || i == ChunksPerThread - 1) {
         store_group_sums(of_lane[0], of_lane[1], sums_of(sums, i), rows_per_batch * stride,
                          group_shift(), valid);
@@ -119,26 +120,6 @@ private:
   [[nodiscard]] __device__ __forceinline__ accumulate* sums_of(accumulate* sums, int i) const
   {
     return sums + (columns_.chunk(i) >> p_.tree.span_shift);
-  }
-  static __device__ __forceinline__ void multiply(accumulate& product, accumulate& square,
-                                                  const values& w, const values& s)
-  {
-#pragma unroll
-    for (int c = 0; c < chunk_width; ++c) {
-      product = thread::multiply_add(w[c], s[c], product);
-      square = thread::multiply_add(s[c], s[c], square);
-    }
-  }
-  //! A span's chunks are added in order.
-  template <int Count>
-  static __device__ __forceinline__ void add(thread::vector<accumulate, Count>& of_lane,
-                                             const thread::vector<accumulate, Count>& of_chunk,
-                                             int i)
-  {
-#pragma unroll
-    for (int v = 0; v < Count; ++v) {
-      of_lane[v] = Joined && i > 0 ? of_lane[v] + of_chunk[v] : of_chunk[v];
-    }
   }
 
   __device__ __forceinline__ void rescale(int i, accumulate factor)

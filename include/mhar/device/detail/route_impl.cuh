@@ -5,6 +5,7 @@
 #include <mhar/device/detail/check_problem.cuh>
 #include <mhar/device/detail/launch.cuh>
 #include <mhar/device/detail/route_resident.cuh>
+#include <mhar/device/detail/route_warp.cuh>
 #include <mhar/device/route.cuh>
 #include <mhar/kernel/route.cuh>
 #include <mhar/tuning/route.hpp>
@@ -227,6 +228,7 @@ status route_rows(const block::route_parameters<T>& p, const const_rows<T>& rows
       status outcome;
       if (launch_cluster(p, rows, strided, properties, where, outcome) ||
           launch_positions(p, rows, strided, properties, where, outcome) ||
+          launch_warp<short_list>(p, rows, properties, where, outcome) ||
           launch_resident<short_list>(p, rows, properties, where, outcome)) {
         return outcome;
       }

@@ -6,6 +6,8 @@
 #include <mhar/kernel/route_resident.cuh>
 #include <mhar/tuning/route_resident.hpp>
 
+#include <cuda/std/type_traits>
+
 MHAR_NAMESPACE_BEGIN
 namespace device {
 MHAR_LAUNCHERS_BEGIN
@@ -63,23 +65,19 @@ bool launch_resident(const block::route_parameters<T>& p, const const_rows<T>& r
        static_cast<std::size_t>(properties.shared_memory_per_multiprocessor)},
       storage_bytes);
   const std::size_t bytes = storage_bytes(policy.num_stages, policy.rows);
+  const auto launch_for = [&](auto chunks, auto joined) {
+    outcome = launch_resident_for<T, decltype(chunks)::value, decltype(joined)::value, Capacity>(
+        p, rows, policy, bytes, properties, where);
+    return true;
+  };
+  const auto launch_joined = [&](auto chunks) {
+    return policy.joined ? launch_for(chunks, cuda::std::true_type{})
+                         : launch_for(chunks, cuda::std::false_type{});
+  };
   switch (policy.chunks_per_thread) {
-    case 1:
-      outcome =
-          launch_resident_for<T, 1, false, Capacity>(p, rows, policy, bytes, properties, where);
-      return true;
-    case 2:
-      outcome = policy.joined ? launch_resident_for<T, 2, true, Capacity>(p, rows, policy, bytes,
-                                                                          properties, where)
-                              : launch_resident_for<T, 2, false, Capacity>(p, rows, policy, bytes,
-                                                                           properties, where);
-      return true;
-    case 4:
-      outcome = policy.joined ? launch_resident_for<T, 4, true, Capacity>(p, rows, policy, bytes,
-                                                                          properties, where)
-                              : launch_resident_for<T, 4, false, Capacity>(p, rows, policy, bytes,
-                                                                           properties, where);
-      return true;
+    case 1: return launch_for(cuda::std::integral_constant<int, 1>{}, cuda::std::false_type{});
+    case 2: return launch_joined(cuda::std::integral_constant<int, 2>{});
+    case 4: return launch_joined(cuda::std::integral_constant<int, 4>{});
     default: return false;  // another kernel
   }
 }

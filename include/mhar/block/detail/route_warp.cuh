@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The forward by a warp or two per position: no warp waits for a barrier of the block.
+#pragma once
+
+#include <mhar/block/detail/chunk_ending.cuh>
+#include <mhar/block/detail/chunk_sums.cuh>
+#include <mhar/block/detail/cluster_heads.cuh>
+#include <mhar/block/detail/named_barrier.cuh>
+#include <mhar/block/detail/quick_math.cuh>
+#include <mhar/block/detail/route_finish.cuh>
+#include <mhar/block/detail/route_heads.cuh>
+#include <mhar/block/detail/row_stages.cuh>
+#include <mhar/block/detail/warp_columns.cuh>
+#include <mhar/block/detail/warp_rows.cuh>
+#include <mhar/block/detail/warp_storage.cuh>
+#include <mhar/thread/softmax_state.hpp>
+
+MHAR_NAMESPACE_BEGIN
+namespace block::detail {
+
+//! Chunks and Spans of a lane, Rows that are summed together, 1, 2 or 4, Split warps of a position, 1 or 2.
+template <class T, int Chunks, int Spans, int Rows, int Split, int Capacity>
+class route_warp
+{
+public:
+  using accumulate = accumulate_t<T>;
+  using columns_type = warp_columns<T, Chunks, Spans, Split>;
+  using storage = warp_storage<T, Chunks, Rows, Split>;
+  //! Whether no call has a norm: with a mix this large it would lack registers.
+  static constexpr bool ends_without_norm = Chunks > 8 || Split > 1;
+  using state = thread::softmax_state<accumulate>;
+  using step = thread::softmax_step<accumulate>;
+  static constexpr int chunk_width = thread::chunk_width<T>;
+
+  __device__ __forceinline__ route_warp(const route_parameters<T>& p,
+                                        const row_pointers<T, Capacity>& rows_of_call,
+                                        const warp_ring& ring, char* memory)
+      : p_{p},
+        rows_{rows_of_call},
+        ring_{ring},
+        memory_{memory},
+        warp_{warp_of_thread()},
+        lane_{static_cast<int>(threadIdx.x) & 31},
+        group_{warp_ / Split},
+        part_{warp_ % Split},
+        columns_{p.tree, part_},
+        row_shift_{columns_.lanes_shift() - Rows / 2},
+        row_of_lane_{(lane_ >> row_shift_) & (Rows - 1)},
+        query_{reinterpret_cast<float*>(memory) + part_ * Chunks * 32 * chunk_width + lane_ * 4},
+        null_logits_{reinterpret_cast<accumulate*>(memory + storage::query_bytes)},
+        steps_{reinterpret_cast<step*>(memory + storage::steps_offset() +
+                                       warp_ * storage::steps_bytes)},
+        sums_{reinterpret_cast<accumulate*>(memory + storage::sums_offset(ring) +
+                                            group_ * storage::sums_bytes)},
+        stream_{{p, rows_of_call},
+                ring,
+                warp_,
+                reinterpret_cast<std::uint64_t*>(memory + storage::barriers_offset(ring)) +
+                    warp_ * ring.slots,
+                memory + storage::ring_offset(ring) + warp_ * ring.slots * ring.slot_bytes}
+  {
+  }
+
+  __device__ __forceinline__ void operator()()
+  {
+    start();
+    stream_.fill();
+    for (std::int64_t position = stream_.first_position(warp_); position < p_.num_positions;
+         position += stream_.position_step()) {
+      take(position);
+    }
+  }
+
+private:
+  //! Where a lane has registers for the sums of all its spans.
+  static constexpr bool sums_spans_together = Rows < 4;
+  //! Asks for a row when another has been mixed, not for a batch.
+  static constexpr bool fetches_each = Chunks > 5;
+
+  //! By all warps: the folded query, the null source, the barriers.
+  __device__ __forceinline__ void start()
+  {
+    for (int i = group_; i < Chunks; i += ring_.warps / Split) {
+      const auto w = fold_chunk(p_, columns_.chunk(i) * chunk_width, chunk_width);
+      float* const to = query_ + i * 32 * chunk_width;
+#pragma unroll
+      for (int half = 0; half < chunk_width / 4; ++half) {
+        thread::store_vector(to + half * 128,
+                             thread::vector<float, 4>{w[4 * half], w[4 * half + 1], w[4 * half + 2],
+                                                      w[4 * half + 3]});
+      }
+    }
+    if (p_.null_source) {
+      // No row has come yet: the sums may reach into the rings.
+      route_storage<accumulate> of_null{};
+      of_null.stride = route_storage<accumulate>::stride_of(p_.tree);
+      of_null.sums = reinterpret_cast<accumulate*>(memory_ + storage::ring_offset(ring_));
+      of_null.null_logits = null_logits_;
+      const null_row<T> null{p_};
+      sum_keys(p_, of_null, null, 1, key_rounding::none, warp_, ring_.warps);
+      __syncthreads();
+      if (warp_ == 0) { route_heads<T>{p_, 0, 1}.find_null_logits(of_null, null); }
+    }
+    for (int i = lane_; i < storage::sums_bytes / 4; i += 32) { sums_[i] = 0; }
+    stream_.init_barriers();
+    __syncthreads();
+  }
+
+  //! Bytes of the lane's chunk i in a slot.
+  [[nodiscard]] __device__ __forceinline__ int place_of(int i) const
+  {
+    return columns_.chunk(i) * 16 - part_ * ring_.slot_bytes;
+  }
+
+  __device__ __forceinline__ void take(std::int64_t position)
+  {
+    prefetch_position(p_.partial, p_.tree.width, position);
+    begin_position();
+    int first = 0;
+    do {
+      const int left = p_.num_rows - first;
+      const int count = left < Rows ? left : Rows;
+      stream_.wait(row_of_lane_ < count ? row_of_lane_ : count - 1);
+      find_steps(position, first, count);
+      mix(count);
+      if constexpr (!fetches_each) { stream_.replace(0, count); }
+      stream_.leave(count);
+      first += count;
+    } while (first < p_.num_rows);
+    end_position(position);
+  }
+
+  __device__ __forceinline__ void begin_position()
+  {
+    state_ = state{};
+#pragma unroll
+    for (int i = 0; i < Chunks; ++i) { columns_.set_mix(i, {}); }
+    if (!p_.null_source) { return; }
+    const accumulate logit = null_logits_[columns_.head(0)];
+    static_cast<void>(state_.advance(logit));
+    if (logit != -thread::infinity<accumulate>) {
+#pragma unroll
+      for (int i = 0; i < Chunks; ++i) {
+        columns_.set_mix(i, columns_.load(p_.null_source, i, accumulate{0}));
+      }
+    }
+  }
+
+  //! Sums of the rows of a batch over chunk i: place s is row s ^ row_of_lane_, product and square.
+  using sums_type = thread::vector<accumulate, 2 * Rows>;
+  __device__ __forceinline__ sums_type
+  sum_chunk(const char* const (&from)[static_cast<std::size_t>(Rows)], int i) const
+  {
+    sums_type sums{};
+    thread::vector<accumulate, chunk_width> w;
+#pragma unroll
+    for (int half = 0; half < chunk_width / 4; ++half) {
+      const auto part = thread::load_vector<float, 4>(query_ + i * 32 * chunk_width + half * 128);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) { w[4 * half + c] = part[c]; }
+    }
+#pragma unroll
+    for (int s = 0; s < Rows; ++s) {
+      const auto v = thread::widen_all<accumulate>(
+          thread::load_vector(reinterpret_cast<const T*>(from[s] + place_of(i))));
+      add_products(sums[2 * s], sums[2 * s + 1], w, v);
+    }
+    return sums;
+  }
+  //! Steps of `count` rows from row `first` of the position, and what the state is after them.
+  __device__ __forceinline__ void find_steps(std::int64_t position, int first, int count)
+  {
+    const char* from[static_cast<std::size_t>(Rows)];
+#pragma unroll
+    for (int s = 0; s < Rows; ++s) {
+      const int row = s ^ row_of_lane_;
+      from[s] = stream_.at(row < count ? row : count - 1);
+    }
+    // After the exchanges a lane has the sums of its own row.
+    thread::vector<accumulate, Spans> products;
+    thread::vector<accumulate, Spans> squares;
+    accumulate* const sums = sums_ + odd_ * (Rows * storage::stride);
+    accumulate* const of_row = sums + row_of_lane_ * storage::stride + columns_.first_span();
+#pragma unroll
+    for (int span = 0; span < Spans; ++span) {
+      sums_type of_span = add_in_lane<Chunks / Spans>(
+          [&](int i) { return sum_chunk(from, span * (Chunks / Spans) + i); });
+      // Each exchange halves the rows whose sums a lane carries.
+#pragma unroll
+      for (int left = Rows; left > 1; left /= 2) {
+#pragma unroll
+        for (int v = 0; v < left; ++v) {
+          of_span[v] += __shfl_xor_sync(full_warp, of_span[v + left], (left / 2) << row_shift_);
+        }
+      }
+      products[span] = of_span[0];
+      squares[span] = of_span[1];
+      if constexpr (!sums_spans_together) {
+        add_lanes(products, squares, span, span + 1);
+        of_row[span] = squares[span];
+      }
+    }
+    if constexpr (sums_spans_together) {
+      add_lanes(products, squares, 0, Spans);
+#pragma unroll
+      for (int span = 0; span < Spans; ++span) { of_row[span] = squares[span]; }
+    }
+    if constexpr (Split > 1) {
+      // What is written for the batch after the next comes after this barrier of the next.
+      odd_ ^= 1;
+      numbered_barrier{group_ + 1, 32 * Split}.sync();
+    }
+    else {
+      __syncwarp();
+    }
+    const accumulate square =
+        sum_spans_of_warp<storage::spans>(sums + (lane_ & (Rows - 1)) * storage::stride);
+    accumulate inverse = quick_inverse_rms(square, p_.tree.width, p_.eps);
+    if (__any_sync(full_warp, thread::overflowed(square))) {
+      inverse = find_scaled(square, inverse, position, first, count);
+    }
+    if (p_.inverse_rms != nullptr && part_ == 0 && lane_ < count) {
+      p_.inverse_rms[(first + lane_) * p_.num_positions + position] = inverse;
+    }
+    inverse = __shfl_sync(full_warp, inverse, row_of_lane_);
+    const accumulate nothing = -thread::infinity<accumulate>;
+    const bool exists = row_of_lane_ < count;
+    const accumulate bias =
+        p_.bias && exists ? load_scalar<accumulate>(p_.bias.data, p_.bias.type,
+                                                    first + row_of_lane_ + (p_.null_source ? 1 : 0))
+                          : accumulate{0};
+    const accumulate logit =
+        exists ? thread::multiply_add(inverse, sum_head(products), bias) : nothing;
+
+    // The largest logit up to this row, by a scan over the lanes of the head. A NaN is never larger.
+    accumulate maximum = logit > state_.maximum ? logit : state_.maximum;
+#pragma unroll
+    for (int distance = 1; distance < Rows; distance *= 2) {
+      const accumulate other =
+          __shfl_up_sync(full_warp, maximum, static_cast<unsigned>(distance) << row_shift_);
+      maximum = row_of_lane_ >= distance && other > maximum ? other : maximum;
+    }
+    state before;
+    before.maximum = state_.maximum;
+    if constexpr (Rows > 1) {
+      const accumulate other = __shfl_up_sync(full_warp, maximum, 1u << row_shift_);
+      if (row_of_lane_ > 0) { before.maximum = other; }
+    }
+    const step next = before.advance(logit);
+    steps_[row_of_lane_ * storage::max_heads + columns_.head(0)] = next;
+    state_.maximum = __shfl_sync(full_warp, maximum, lane_ | ((Rows - 1) << row_shift_));
+    __syncwarp();
+  }
+  //! The rest of a butterfly over the lanes of a row, of spans [first, last).
+  __device__ __forceinline__ void add_lanes(thread::vector<accumulate, Spans>& products,
+                                            thread::vector<accumulate, Spans>& squares, int first,
+                                            int last) const
+  {
+#pragma unroll 1
+    for (int distance = (1 << row_shift_) >> 1; distance > 0; distance >>= 1) {
+#pragma unroll
+      for (int span = first; span < last; ++span) {
+        products[span] += __shfl_xor_sync(full_warp, products[span], distance);
+        squares[span] += __shfl_xor_sync(full_warp, squares[span], distance);
+      }
+    }
+  }
+  //! A head's spans are dealt to at least four lanes: a butterfly of eight, whichever of them exist.
+  [[nodiscard]] static __device__ __forceinline__ accumulate
+  sum_head(const thread::vector<accumulate, Spans>& spans)
+  {
+    static_assert(Spans <= 8, "two to a lane");
+    return add_in_lane<8>([&](int span) {
+      return thread::vector<accumulate, 1>{{span < Spans ? spans[span] : accumulate{0}}};
+    })[0];
+  }
+
+  //! r of the lane's row, also where squares overflowed.
+  [[nodiscard]] __device__ __forceinline__ accumulate find_scaled(accumulate square,
+                                                                  accumulate inverse,
+                                                                  std::int64_t position, int first,
+                                                                  int count) const
+  {
+    const rows_in_memory<T, row_pointers<T, Capacity>> of_position{p_, rows_, position, first};
+#pragma unroll 1
+    for (int k = 0; k < count; ++k) {
+      const accumulate scaled = rescaled_inverse_rms(p_, of_position, k);
+      if ((lane_ & (Rows - 1)) == k && thread::overflowed(square)) { inverse = scaled; }
+    }
+    return inverse;
+  }
+
+  //! Eq. 5.
+  __device__ __forceinline__ void mix(int count)
+  {
+    const step* next = steps_ + columns_.head(0);
+#pragma unroll 1
+    for (int k = 0; k < count; ++k, next += storage::max_heads) {
+      const char* const from = stream_.at(k);
+      const step now = *next;
+      state_.sum = thread::multiply_add(state_.sum, now.rescale, now.weight);
+      // By the whole warp, whose lanes serve several heads.
+      if (__any_sync(full_warp, now.rescale != accumulate{1})) { add_row<true>(from, now); }
+      else {
+        add_row<false>(from, now);
+      }
+      if constexpr (fetches_each) { stream_.replace(k, 1); }
+    }
+  }
+  template <bool Rescales>
+  __device__ __forceinline__ void add_row(const char* from, const step& now)
+  {
+#pragma unroll
+    for (int i = 0; i < Chunks; ++i) {
+      const auto s = thread::widen_all<accumulate>(
+          thread::load_vector(reinterpret_cast<const T*>(from + place_of(i))));
+      auto mix = columns_.mix(i);
+#pragma unroll
+      for (int c = 0; c < chunk_width; ++c) {
+        if (Rescales) { mix[c] *= now.rescale; }
+        mix[c] = thread::multiply_add(now.weight, s[c], mix[c]);
+      }
+      columns_.set_mix(i, mix);
+    }
+  }
+
+  __device__ __forceinline__ void end_position(std::int64_t position)
+  {
+    if (p_.lse != nullptr && columns_.first_of_head()) {
+      p_.lse[position * p_.tree.num_heads + columns_.head(0)] = state_.log_sum_exp();
+    }
+    const accumulate normalizer = state_.normalizer();
+    columns_.forget_addresses();
+    const chunk_ending<T, columns_type> ending{p_, columns_, position};
+    if (stores_only_y(p_)) { ending.store_y(normalizer); }
+    else if (ends_without_norm || p_.norm != output_norm::rms) {
+      ending(normalizer);
+    }
+    else if constexpr (!ends_without_norm) {
+      using squares_type = warp_squares<T, Chunks, Spans>;
+      route_finish<T, columns_type, squares_type> finish{p_, columns_, squares_type{p_, sums_}};
+      finish(position, own_normalizer<accumulate>{normalizer});
+    }
+  }
+
+  const route_parameters<T>& p_;
+  const row_pointers<T, Capacity>& rows_;
+  const warp_ring& ring_;
+  char* memory_;
+  int warp_;
+  int lane_;
+  int group_;  //!< of warps that share a position
+  int part_;   //!< of which this is one
+  columns_type columns_;
+  int row_shift_;  //!< a lane's row of a batch are bits of its number, this many places up
+  int row_of_lane_;
+  float* query_;
+  accumulate* null_logits_;
+  step* steps_;
+  accumulate* sums_;
+  warp_rows<call_rows<T, Capacity>, Split> stream_;
+  state state_;
+  int odd_ = 0;  //!< of the batch, where warps share a position
+};
+
+}  // namespace block::detail
+MHAR_NAMESPACE_END
