@@ -8,13 +8,11 @@
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! What is summed and where it goes. An array without a destination is skipped.
+//! What is summed and where it goes: 0 the folded query, 1 the null source, 2 the output norm weight, 3 the bias, 4 the gate. An array
+//! without a destination is skipped.
 template <class Accumulate>
 struct parameter_sums_params
 {
-  static constexpr int num_arrays =
-      5;  //!< folded query, null source, output norm weight, bias, gate
-
   call_partials<Accumulate> partials;
   std::int64_t width = 0;
   int num_sources = 0;
@@ -104,7 +102,8 @@ private:
     const int lane = static_cast<int>(threadIdx.x) % num_columns;
     Accumulate sum = 0;
     if (column < columns) {
-#pragma unroll 4
+      // As many loads under way as most calls have.
+#pragma unroll 16
       for (int chunk = warp; chunk < params_.partials.num_chunks; chunk += num_warps) {
         sum += from[chunk * columns + column];
       }

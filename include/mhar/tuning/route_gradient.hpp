@@ -28,15 +28,16 @@ struct route_gradient_policy
 
 inline constexpr route_gradient_policy route_gradient{};
 
-//! Chunks of positions with a partial sum of their own: by the number of positions alone, so that
-//! parameter gradients have the same bits on every device. Multiples of 132 divide evenly over the
-//! multiprocessors of an H200; about 15 positions make the writing of a chunk's sums cheap beside
-//! reading its rows.
-[[nodiscard]] constexpr int gradient_chunks(std::int64_t num_positions) noexcept
+//! Chunks of positions with a partial sum of their own: by the shape alone, so that parameter gradients
+//! have the same bits on every device. Multiples of 132 divide evenly over the multiprocessors of an
+//! H200, as many of them as a multiprocessor has blocks; about 15 positions make the writing of a
+//! chunk's sums cheap beside reading its rows.
+[[nodiscard]] constexpr int gradient_chunks(std::int64_t num_positions, std::int64_t width) noexcept
 {
   constexpr std::int64_t unit = 132;
   const std::int64_t times = num_positions / (unit * 15);
-  const std::int64_t most = unit * (times < 1 ? 1 : times > 8 ? 8 : times);
+  const std::int64_t blocks = width >= 4096 ? 2 : width >= 2048 ? 4 : 8;
+  const std::int64_t most = unit * (times < 1 ? 1 : times > blocks ? blocks : times);
   return static_cast<int>(num_positions < most ? num_positions : most);
 }
 

@@ -45,7 +45,7 @@ block::call_partials<accumulate_t<T>> make_partials(const route_gradient_problem
   const std::int64_t width = problem.extent.width;
   const std::int64_t num_sources = problem.num_rows + (problem.site.null_source ? 1 : 0);
   block::call_partials<accumulate> partials;
-  partials.num_chunks = tuning::gradient_chunks(problem.extent.num_positions);
+  partials.num_chunks = tuning::gradient_chunks(problem.extent.num_positions, width);
   const std::int64_t chunks = partials.num_chunks;
   partials.query = workspace.take<accumulate>(wanted.query || wanted.norm_weight, chunks * width);
   partials.null_source =
@@ -269,8 +269,13 @@ status launch_sums(const route_gradient_problem<T>& problem, const context& wher
   constexpr int tile = block::parameter_sums<accumulate>::num_columns;
   const std::int64_t columns = std::max<std::int64_t>(sums.width, sums.num_sources);
   launch_shape shape;
-  shape.grid = dim3(static_cast<unsigned>((columns + tile - 1) / tile),
-                    block::parameter_sums_params<accumulate>::num_arrays);
+  // Arrays up to the last one that is wanted.
+  const unsigned arrays = wanted.gate                 ? 5
+                          : wanted.bias               ? 4
+                          : wanted.output_norm_weight ? 3
+                          : wanted.null_source        ? 2
+                                                      : 1;
+  shape.grid = dim3(static_cast<unsigned>((columns + tile - 1) / tile), arrays);
   shape.block = block::parameter_sums<accumulate>::num_threads;
   return launch(where, properties, shape, &kernel::parameter_sums_kernel<accumulate>, sums);
 }
@@ -332,7 +337,12 @@ status route_gradient(const route_gradient_problem<T>& problem, const context& w
   const site_gradients& wanted = problem.gradients;
   const bool sums = wanted.query || wanted.norm_weight || wanted.null_source || wanted.bias ||
                     wanted.gate || wanted.output_norm_weight;
-  if (outcome.ok() && sums) { outcome = detail::launch_sums(problem, where, properties, partials); }
+  if (outcome.ok() && sums) {
+    // Its blocks wait for the kernel before by themselves, and may as well be there when it ends.
+    context after = where;
+    if (problem.extent.num_positions > 0) { after.dependency = dependent_launch::programmatic; }
+    outcome = detail::launch_sums(problem, after, properties, partials);
+  }
   return outcome;
 }
 
