@@ -89,7 +89,11 @@ struct gradient_scales
     row = alpha * partial * (1 + keys * largest(expected.inverse_rms));
     if (in.null_source) {
       const double column = upstream / std::sqrt(static_cast<double>(options.extent.width));
-      null_source = alpha * column * (1 + keys / rms(in.null_source));
+      // The query's largest element, not the usual one: every column has its own, at every position.
+      const double element = std::sqrt(static_cast<double>(options.extent.head_width())) *
+                             std::abs(options.scale) * largest(in.query);
+      null_source = alpha * column *
+                    (1 + source * std::max({1.0, options.spread, element}) / rms(in.null_source));
     }
   }
 };

@@ -20,7 +20,8 @@ enum class dependent_launch : std::uint8_t
 
 //! Trivially copyable. `workspace` is memory of the stream's device, 256-byte aligned, that nobody else uses until the verb's
 //! work in the stream is done; workspace_bytes(problem, context) says how much a problem needs. One that is off that boundary, or
-//! lies over an array of the problem, is refused.
+//! lies over an array of the problem, is refused. The stream's device has to be the current one, which no verb asks: a launch would
+//! go to the stream's device all the same, with a grid and shared memory for the current one.
 struct context
 {
   cuda::stream_ref stream;
