@@ -105,8 +105,8 @@ template <class T>
 __global__ void __launch_bounds__(256)
     row_statistics_kernel(const __grid_constant__ block::row_statistics_params<T> pass)
 {
-  block::detail::release_dependents();
   block::detail::wait_for_dependencies();
+  block::detail::release_dependents();  // not before: a later pass may read these rows early
   block::find_row_statistics(pass);
 }
 
