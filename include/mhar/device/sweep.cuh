@@ -39,8 +39,8 @@ template <class T>
 //!             captured. With programmatic launch a pass that has a new row and older ones may read
 //!             the older ones, and its kept states, before the kernel in front has ended: they were
 //!             complete when the pass began to which the last of them was new, and no kernel
-//!             behind that pass started before. Who gives a pass rows that are not new although no
-//!             pass has had them as new ones launches it without.
+//!             behind that pass started before. A pass whose old rows no pass has had as new ones, or
+//!             whose states were kept by a pass behind that one, has to be launched without.
 //! Workspace   workspace_bytes<T>(limits)
 //! Errors      those of validate(problem); unsupported for more than 1000 listed rows;
 //!             small_workspace; cuda
