@@ -81,7 +81,7 @@ __device__ __forceinline__ void finish_columns(const mix_stage<T>& stage, float 
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     values[j] = gate == 0              ? partial[j]
-                : stage.partial.matrix ? partial[j] + gate * mix[j]
+                : stage.partial.matrix ? fmaf(gate, mix[j], partial[j])
                                        : gate * mix[j];
   }
   update_columns(stage.mix, position, column, mix);

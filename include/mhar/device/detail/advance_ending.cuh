@@ -49,6 +49,19 @@ template <class T>
   return has_stage && has_row;
 }
 
+//! Whether it ends eight columns at a time, all of them vectors of T: the same bits by a kernel of
+//! fewer registers.
+template <class T>
+[[nodiscard]] bool ends_in_columns(const advance_problem<T>& problem) noexcept
+{
+  const auto is_absent_or_vector = [](const auto& matrix) {
+    return !matrix || is_tensor_matrix<T>(matrix);
+  };
+  return !has_own_pass(problem) && is_absent_or_vector(problem.stage.partial) &&
+         is_absent_or_vector(problem.outputs.y) && is_absent_or_vector(problem.outputs.combined) &&
+         is_absent_or_vector(problem.outputs.mix);
+}
+
 template <class T>
 [[nodiscard]] block::detail::call_ending<T> ending_of(const advance_problem<T>& problem) noexcept
 {

@@ -40,7 +40,7 @@ template <class T>
                          are_tensor_states(problem.states.mix, problem.states.slot_stride);
   if (!is_served) { return not_served(); }
   if (problem.end != pass_end::finish_first) { return {}; }
-  if (has_fast_heads(extent) && ends_in_registers(problem)) {
+  if (has_fast_heads(extent) && ends_in_registers(problem) && !ends_in_columns(problem)) {
     return end_call(problem, properties, where);
   }
   if (has_own_pass(problem)) { return advance_any(first_call_of(problem), properties, where); }
