@@ -235,8 +235,7 @@ private:
       largest = fmaxf(largest, fmaxf(weights[c][0], weights[c][1]));
     }
     largest = quad_max(largest);
-    const bool none = largest == detail::minus_infinity<float>();
-    const float shift = none ? 0.0f : largest;
+    const float shift = largest == detail::minus_infinity<float>() ? 0.0f : largest;
     float sum = 0;
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
@@ -248,6 +247,8 @@ private:
     }
     carried = detail::exp2_approximate((carried - shift) * detail::log2_of_e);
     sum = quad_sum(sum) + carried;
+    // A NaN, which compares with nothing, makes the sum one.
+    const bool none = sum == 0;
     const float factor = none ? 0.0f : 1.0f / sum;
     carried *= factor;
     const bool is_finished = pass_.finishes && call == 0;
