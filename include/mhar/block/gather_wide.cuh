@@ -3,7 +3,7 @@
 //! position and head, or of a piece of it, in registers, and all products read them from there.
 #pragma once
 
-#include <mhar/block/detail/piece_sums.cuh>
+#include <mhar/block/detail/head_sums.cuh>
 #include <mhar/block/detail/tensor_core.cuh>
 #include <mhar/block/detail/wide_parameters.cuh>
 
@@ -26,17 +26,15 @@ class gather_wide
 {
 public:
   using piece_sums = detail::piece_sums<4, false>;
+  using head_sums = detail::head_sums<Split>;
   static constexpr int max_threads = Split ? 512 : 256;
-  static constexpr int max_rows = 8;
   static constexpr int max_calls = 8;
-  static constexpr int max_heads = 8;
 
   //! Queries in their parts, a copy of dw per warp; per team head sums on their way, their barriers,
   //! and sums over pieces.
   [[nodiscard]] static constexpr int shared_bytes(int teams, int pieces, int spread)
   {
-    return pieces * query_bytes + teams * pieces * sum_vectors * 16 +
-           teams * 2 * (max_rows * max_heads * 4 + 8) +
+    return pieces * query_bytes + teams * pieces * sum_vectors * 16 + head_sums::bytes(teams) +
            (Split ? teams * piece_sums::bytes(pieces * spread) : 0);
   }
 
@@ -48,13 +46,10 @@ public:
         quad_{lane_ % 4},
         head_{place_.head()},
         column_{std::int64_t{place_.unit()} * Width + quad_ * 8},
-        queries_{shared + place_.piece * query_bytes}
+        queries_{shared + place_.piece * query_bytes},
+        sums_{reinterpret_cast<float4*>(shared + place_.pieces * query_bytes)},
+        heads_{place_, pass.num_heads, reinterpret_cast<float*>(sums_ + num_warps() * sum_vectors)}
   {
-    const int teams = place_.num_teams();
-    sums_ = reinterpret_cast<float4*>(shared + place_.pieces * query_bytes);
-    auto* const exchanged = reinterpret_cast<float*>(sums_ + num_warps() * sum_vectors);
-    head_sums_ = exchanged + place_.team * 2 * max_rows * max_heads;
-    barriers_ = detail::shared_address(exchanged + teams * 2 * max_rows * max_heads);
   }
 
   //! After the kernels in front have ended.
@@ -65,13 +60,9 @@ public:
          x += static_cast<int>(blockDim.x)) {
       sums_[x] = make_float4(0, 0, 0, 0);
     }
-    if (threadIdx.x == 0) {
-      for (int x = 0; x < place_.num_teams() * 2; ++x) {
-        detail::start_exchange(barriers_ + static_cast<unsigned>(x * 8));
-      }
-    }
-    if constexpr (Split) {
-      if (place_.piece == 0 && lane_ == 0) { pieces().start(); }
+    if (place_.piece == 0 && lane_ == 0) {
+      heads_.start();
+      if constexpr (Split) { pieces().start(); }
     }
     __syncthreads();
     detail::arrive_at_cluster();
@@ -106,36 +97,42 @@ private:
   }
   [[nodiscard]] __device__ __forceinline__ piece_sums pieces() const
   {
-    return {place_, barriers_ + static_cast<unsigned>(place_.num_teams() * 16)};
+    return {place_, detail::shared_address(sums_ + num_warps() * sum_vectors) +
+                        static_cast<unsigned>(head_sums::bytes(place_.num_teams()))};
   }
 
-  [[nodiscard]] __device__ __forceinline__ State* state_of(std::int64_t position, int u) const
+  [[nodiscard]] __device__ __forceinline__ State* state_of(std::int64_t position) const
   {
     return static_cast<State*>(pass_.states) + row_ * pass_.slot_stride + position * pass_.width +
-           column_ + u * 32;
+           column_;
   }
   [[nodiscard]] __device__ __forceinline__ const T* row_of(std::int64_t position) const
   {
     return pass_.rows + row_ * pass_.row_stride + position * pass_.position_stride + column_;
   }
+  [[nodiscard]] __device__ __forceinline__ const T* gradient_of(std::int64_t position) const
+  {
+    return pass_.call_gradients + row_ * pass_.call_stride + position * pass_.call_position_stride +
+           column_;
+  }
 
   __device__ __forceinline__ void load(std::int64_t position)
   {
+    const T* const row = row_of(position);
 #pragma unroll
-    for (int u = 0; u < vectors; ++u) { load_row(position, u); }
+    for (int u = 0; u < vectors; ++u) { load_row(row, u); }
+    const T* const gradient = gradient_of(position);
 #pragma unroll
-    for (int u = 0; u < vectors; ++u) { load_gradient(position, u); }
+    for (int u = 0; u < vectors; ++u) { load_gradient(gradient, u); }
     load_numbers(position);
   }
-  __device__ __forceinline__ void load_row(std::int64_t position, int u)
+  //! From a pointer that is found once: found for every vector it costs instructions.
+  __device__ __forceinline__ void load_row(const T* row, int u)
   {
-    rows_[u] = row_ < pass_.num_rows ? detail::load_vector(row_of(position) + u * 32)
-                                     : make_uint4(0, 0, 0, 0);
+    rows_[u] = row_ < pass_.num_rows ? detail::load_vector(row + u * 32) : make_uint4(0, 0, 0, 0);
   }
-  __device__ __forceinline__ void load_gradient(std::int64_t position, int u)
+  __device__ __forceinline__ void load_gradient(const T* gradient, int u)
   {
-    const T* const gradient = pass_.call_gradients + row_ * pass_.call_stride +
-                              position * pass_.call_position_stride + column_;
     gradients_[u] =
         row_ < pass_.num_calls ? detail::load_vector(gradient + u * 32) : make_uint4(0, 0, 0, 0);
   }
@@ -155,13 +152,7 @@ private:
   //! `next` is the position that comes in while this one is stored; negative for none.
   __device__ __forceinline__ void gather(std::int64_t position, int round, std::int64_t next)
   {
-    const int parity = round % 2;
-    const std::uint32_t exchange =
-        barriers_ + static_cast<unsigned>((place_.team * 2 + parity) * 8);
-    const bool waits = !Split || pass_.num_heads > 1;
-    if (waits && lane_ == 0 && place_.piece == 0) {
-      detail::expect_bytes(exchange, pass_.num_heads, max_rows * 4);
-    }
+    heads_.expect(round);
     // What lane m adds the heads' sums of row m to.
     float kept_sum = 0;
     if (pass_.kept && needs_sum_of(lane_)) {
@@ -171,19 +162,19 @@ private:
     float factors[2];
     float own_sums[2];
     find_factors(round, weights, factors, own_sums);
-    send_head_sums(own_sums, exchange, parity);
+    heads_.send(round, own_sums);
     const float inverse = __shfl_sync(0xffffffffu, inverse_[0], 0);
     if (Split && next >= 0) { load_numbers(next); }
     add_to_queries(position, factors, next);
-    if (waits) { detail::wait_for_bytes(exchange, round / 2 % 2); }
-    const float total = total_head_sum(parity, kept_sum, own_sums, position);
+    const float total = heads_.add_to(kept_sum, round, own_sums, pass_.num_rows);
+    if (keeps_sum_of(lane_)) { pass_.head_sums[lane_ * pass_.num_positions + position] = total; }
     const float correction = -__shfl_sync(0xffffffffu, total * inverse, 0) * pass_.inverse_width;
     store_rows(position, weights, factors, correction, inverse, next);
   }
 
   //! Lane 4*i + q: alpha * a and r * dl of call i and rows 2q, 2q + 1, and their sums of dl * u.
   __device__ __forceinline__ void find_factors(int round, float (&weights)[2], float (&factors)[2],
-                                               float (&head_sums)[2])
+                                               float (&row_sums)[2])
   {
     float scores[4] = {0, 0, 0, 0};
     float products[4] = {0, 0, 0, 0};
@@ -222,31 +213,14 @@ private:
           counts && !single && weight != 0 ? logit_gate_ * weight * (added[2 + e] - dot_) : 0.0f;
       weights[e] = counts && weight != 0 ? gate_ * weight : 0.0f;
       factors[e] = inverse_[e] * gradient;
-      head_sums[e] = gradient * (counts ? score : 0.0f);
+      row_sums[e] = gradient * (counts ? score : 0.0f);
 #pragma unroll
       for (int offset = 4; offset < 32; offset *= 2) {
-        head_sums[e] += __shfl_xor_sync(0xffffffffu, head_sums[e], offset);
+        row_sums[e] += __shfl_xor_sync(0xffffffffu, row_sums[e], offset);
       }
     }
   }
 
-  //! Every row's sum of dl * u to all of the cluster's blocks. A split head that is the only one
-  //! has nothing to wait for.
-  __device__ __forceinline__ void send_head_sums(const float (&head_sums)[2],
-                                                 std::uint32_t exchange, int parity) const
-  {
-    if (Split && (pass_.num_heads == 1 || !place_.is_first())) { return; }
-    if (row_ >= num_blocks()) { return; }
-    const std::uint32_t place =
-        detail::shared_address(head_sums_ + (parity * max_rows + quad_ * 2) * max_heads + head_);
-    detail::send(place, exchange, num_blocks(), row_, head_sums[0]);
-    detail::send(place + max_heads * 4, exchange, num_blocks(), row_, head_sums[1]);
-  }
-
-  [[nodiscard]] __device__ __forceinline__ int num_blocks() const
-  {
-    return pass_.num_heads * place_.spread;
-  }
   //! One warp of the cluster keeps the head sum of row m.
   [[nodiscard]] __device__ __forceinline__ bool keeps_sum_of(int m) const
   {
@@ -258,26 +232,6 @@ private:
     return keeps_sum_of(m) || (pass_.finishes && m == 0);
   }
 
-  //! Of row m in lane m, heads added in order.
-  [[nodiscard]] __device__ __forceinline__ float total_head_sum(int parity, float kept,
-                                                                const float (&own)[2],
-                                                                std::int64_t position) const
-  {
-    float total = kept;
-    if (Split && pass_.num_heads == 1) {
-      const float first = __shfl_sync(0xffffffffu, own[0], lane_ / 2);
-      const float second = __shfl_sync(0xffffffffu, own[1], lane_ / 2);
-      total += lane_ % 2 == 0 ? first : second;
-    }
-    if (lane_ >= pass_.num_rows) { return 0; }
-    if (!Split || pass_.num_heads > 1) {
-      const float* const sums = head_sums_ + (parity * max_rows + lane_) * max_heads;
-      for (int h = 0; h < pass_.num_heads; ++h) { total += sums[h]; }
-    }
-    if (keeps_sum_of(lane_)) { pass_.head_sums[lane_ * pass_.num_positions + position] = total; }
-    return total;
-  }
-
   //! dw of the warp's copy, and the kept states of the rows, or the next rows, into the registers
   //! that this frees.
   __device__ __forceinline__ void add_to_queries(std::int64_t position, const float (&factors)[2],
@@ -286,6 +240,8 @@ private:
     const std::uint32_t high = detail::make_pair<bfloat16>(factors[0], factors[1]);
     const std::uint32_t low = detail::make_low_pair<bfloat16>(high, factors[0], factors[1]);
     float4* const sums = sums_ + threadIdx.x / 32 * sum_vectors + lane_;
+    const State* const state = state_of(position);
+    const T* const next_row = row_of(next);
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
       float added[8];
@@ -298,11 +254,9 @@ private:
         added[2 * e + 1] = pair[1] + pair[3];
       }
       if constexpr (sizeof(State) == 2) {
-        if (pass_.kept && row_ < pass_.num_rows) {
-          rows_[u] = detail::load_vector(state_of(position, u));
-        }
+        if (pass_.kept && row_ < pass_.num_rows) { rows_[u] = detail::load_vector(state + u * 32); }
       }
-      if (Split && next >= 0 && !holds_states()) { load_row(next, u); }
+      if (Split && next >= 0 && !holds_states()) { load_row(next_row, u); }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float4 sum = sums[(2 * u + half) * 32];
@@ -326,6 +280,9 @@ private:
     const std::uint32_t queries =
         detail::shared_address(queries_) + query_bytes - 2 * part_bytes + lane_ * 16;
     const bool is_finished = pass_.finishes && row_ == 0;
+    State* const state = state_of(position);
+    const T* const next_row = row_of(next);
+    const T* const next_gradient = gradient_of(next);
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
       std::uint32_t high[4];
@@ -342,14 +299,14 @@ private:
         values[2 * e] = (sums[0] + sums[2]) * (1 / scale);
         values[2 * e + 1] = (sums[1] + sums[3]) * (1 / scale);
       }
-      if (Split && next >= 0) { load_gradient(next, u); }
+      if (Split && next >= 0) { load_gradient(next_gradient, u); }
       // No branch around the products: all lanes take part in them.
       if (row_ < pass_.num_rows) {
-        if (pass_.kept) { detail::add_kept(rows_[u], state_of(position, u), values); }
-        if (Split && next >= 0 && holds_states()) { load_row(next, u); }
+        if (pass_.kept) { detail::add_kept(rows_[u], state + u * 32, values); }
+        if (Split && next >= 0 && holds_states()) { load_row(next_row, u); }
         if (is_finished) { finish(position, u, correction, inverse, values); }
         else {
-          detail::store_vector(state_of(position, u), values);
+          detail::store_vector(state + u * 32, values);
         }
       }
     }
@@ -376,14 +333,12 @@ private:
   const gather_wide_params<T>& pass_;
   detail::warp_place<Split> place_;
   int lane_;
-  int row_;   // i: a row, or a call
-  int quad_;  // q
+  int row_, quad_;  // i, a row or a call; q
   int head_;
   std::int64_t column_;
   unsigned char* queries_;
-  float4* sums_;      // [warps][vectors][2][lanes]
-  float* head_sums_;  // [2][rows][heads] of this team
-  std::uint32_t barriers_;
+  float4* sums_;  // [warps][vectors][2][lanes]
+  head_sums heads_;
   uint4 rows_[static_cast<std::size_t>(vectors)];
   uint4 gradients_[static_cast<std::size_t>(vectors)];
   float inverse_[2];
