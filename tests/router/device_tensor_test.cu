@@ -63,6 +63,44 @@ TEST_CASE("device tensor sweeps: full mode of float16 rows equals single calls")
   }
 }
 
+//! Delta mode, and full mode whose passes start from the null source over more rows than one kernel
+//! takes.
+template <class T>
+void with_null_source(const sizes& each, mhar_test::random_inputs& random)
+{
+  CAPTURE(each.num_calls);
+  CAPTURE(each.head_width);
+  mhar_test::sweep_options options = options_of(each);
+  if (each.num_calls < 40) {
+    options.schedule = mhar::delta_schedule(each.num_calls, each.num_calls / 5);
+  }
+  options.null_source = options.gate = options.partial = true;
+  mhar_test::run_choices narrow;
+  narrow.mixes = mhar::mix_keeper::router;
+  mhar_test::both_states_equal_single_calls<device, T>(options, 502, random, narrow);
+}
+
+TEST_CASE("device tensor sweeps: calls with a null source equal single calls")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::random_inputs random{79};
+  for (const sizes each : {sizes{12, 37, 160, 8}, sizes{26, 11, 64, 8}, sizes{20, 2, 128, 4},
+                           sizes{7, 130, 160, 3}, sizes{40, 5, 128, 2}, sizes{73, 9, 160, 8}}) {
+    with_null_source<bfloat16>(each, random);
+  }
+  for (const sizes each : {sizes{12, 9, 160, 3}, sizes{40, 5, 64, 2}}) {
+    with_null_source<float16>(each, random);
+  }
+}
+
+TEST_CASE("device tensor sweeps: every ending behind a null source")
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  mhar_test::every_ending<device>({19, 64, 1}, 7, true);
+  mhar_test::every_ending<device>({11, 3 * 128, 3}, 20, true);
+  mhar_test::every_ending<device>({9, 8 * 160, 8}, 12, true);
+}
+
 TEST_CASE("device tensor sweeps: every ending")
 {
   if (mhar_test::skip_without_gpu()) { return; }
@@ -130,14 +168,14 @@ struct group
   array<float> dot;
   mhar::folded_sites<float> sites;
 
-  group(const mhar::shape& given, int calls, int count)
+  group(const mhar::shape& given, int calls, int count, bool has_null = false)
       : extent{given},
         num_calls{calls},
         num_rows{count},
         rows{mhar_test::random_inputs{1}.vector<T>(count * given.num_positions * given.width)},
         gradients{mhar_test::random_inputs{2}.vector<T>(calls * given.num_positions * given.width)},
         parameters{mhar_test::random_inputs{3}.vector<float>(calls * given.width, 0.3)},
-        folded{calls * (given.width + 2)},
+        folded{calls * (2 * given.width + given.num_heads + 2)},
         packed{static_cast<std::int64_t>(device::packed_bytes<T>(given, calls))},
         inverse_rms{count * given.num_positions},
         lse{calls * given.num_positions * given.num_heads},
@@ -145,15 +183,24 @@ struct group
                                                       given.num_heads)}
   {
     sites.query = folded.data();
-    sites.gate = folded.data() + calls * given.width;
+    sites.gate = folded.data() + calls * (2 * given.width + given.num_heads);
     sites.logit_gate = sites.gate + calls;
     sites.packed = packed.data();
+    if (has_null) {
+      sites.null_source = folded.data() + calls * given.width;
+      sites.null_logit = sites.null_source + calls * given.width;
+    }
     std::vector<mhar::site_parameters> of_calls(static_cast<std::size_t>(calls));
     for (int c = 0; c < calls; ++c) {
       of_calls[static_cast<std::size_t>(c)].query =
           static_cast<const float*>(parameters.data() + c * given.width);
+      // Another call's query serves as well as any other values.
+      if (has_null) {
+        of_calls[static_cast<std::size_t>(c)].null_source =
+            static_cast<const float*>(parameters.data() + (calls - 1 - c) * given.width);
+      }
     }
-    const std::vector<int> num_sources(of_calls.size(), count);
+    const std::vector<int> num_sources(of_calls.size(), count + (has_null ? 1 : 0));
     mhar::fold_problem<T> problem;
     problem.extent = given;
     problem.num_calls = calls;
@@ -262,6 +309,12 @@ TEST_CASE_TEMPLATE("device tensor sweeps: the bits of a member do not depend on 
     CHECK(same_bits(alone, calls.forward(7)));
     CHECK(same_bits(alone, calls.forward(16)));
     CHECK(same_bits(alone, calls.forward(19)));
+
+    group<T> with_null{{13, 4 * 64, 4}, 19, range, true};
+    const std::vector<float> null_alone = with_null.forward(1);
+    CHECK(same_bits(null_alone, with_null.forward(7)));
+    CHECK(same_bits(null_alone, with_null.forward(16)));
+    CHECK(same_bits(null_alone, with_null.forward(19)));
 
     group<T> rows{{13, 2 * 160, 2}, range, 19};
     static_cast<void>(rows.forward(range));

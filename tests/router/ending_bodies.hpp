@@ -24,12 +24,14 @@ inline constexpr call_end call_ends[] = {
 
 //! Full mode, or block mode where there are private rows: passes on both sides of what stays in
 //! registers, and calls that end without one.
-inline sweep_options options_of(const call_end& end, const mhar::shape& extent, int num_calls)
+inline sweep_options options_of(const call_end& end, const mhar::shape& extent, int num_calls,
+                                bool null_source)
 {
   sweep_options options;
   options.extent = extent;
   options.schedule =
       end.private_rows ? mhar::block_schedule(num_calls, 2) : mhar::full_schedule(num_calls);
+  options.null_source = null_source;
   options.gate = end.gate;
   options.partial = end.partial;
   options.output_norm = end.output_norm;
@@ -73,7 +75,8 @@ void calls_end_alike(const sweep_options& options, const mhar::depth_plan& plan,
   wide.forward();
   const sweep_results forward = wide.results();
   const sweep_distance worst =
-      distance(wide.backward(), only(data.expected(), {"row_gradient", "query", "norm_weight"}));
+      distance(wide.backward(),
+               only(data.expected(), {"row_gradient", "query", "norm_weight", "null_source"}));
   CHECK_MESSAGE(worst.largest <= other_side<T>, worst.name << " is off by " << worst.largest);
   if (call_state == mhar::element::float32) {
     check_close<T>(only(forward, names), only(data.expected(), names));
@@ -100,14 +103,14 @@ void calls_end_alike(const sweep_options& options, const mhar::depth_plan& plan,
 
 //! Every ending for a width.
 template <class Backend, class T = mhar::bfloat16>
-void every_ending(const mhar::shape& extent, int num_calls)
+void every_ending(const mhar::shape& extent, int num_calls, bool null_source = false)
 {
   random_inputs random{521};
   for (const call_end& end : call_ends) {
     CAPTURE(end.name);
     CAPTURE(extent.width);
     CAPTURE(extent.num_heads);
-    const sweep_options options = options_of(end, extent, num_calls);
+    const sweep_options options = options_of(end, extent, num_calls, null_source);
     const auto type = mhar::element_of<T>::value;
     mhar::plan_costs costs = mhar::costs_of(options.extent, type, type, type);
     costs.max_members = 16;

@@ -339,6 +339,7 @@ private:
   __device__ __forceinline__ void sum_new_squares();
   __device__ __forceinline__ void find_new_inverse_rms();
   __device__ __forceinline__ void start(const unit& at, int& slot);
+  __device__ __forceinline__ void start_from_null(const unit& at);
   template <int Parts>
   __device__ __forceinline__ void add_tile(int head, int slot, int count);
   template <int Parts>
@@ -377,4 +378,5 @@ MHAR_NAMESPACE_END
 
 #include <mhar/block/detail/advance_tiles_early.cuh>
 #include <mhar/block/detail/advance_tiles_ending.cuh>
+#include <mhar/block/detail/advance_tiles_null.cuh>
 #include <mhar/block/detail/advance_tiles_products.cuh>

@@ -27,6 +27,11 @@ class advance_wide
 public:
   using piece_sums = detail::piece_sums<2 * Chunks, true>;
   static constexpr int max_threads = !Split ? 256 : Chunks == 1 ? 672 : 512;
+  //! That registers are shared out for.
+  static constexpr int blocks_per_multiprocessor = Split         ? 1
+                                                   : Width > 160 ? 3 - Chunks
+                                                   : Width > 128 ? 4 - Chunks
+                                                                 : 5 - Chunks;
 
   //! Queries and null sources by eight calls, the first call's mix per warp, sums per team.
   [[nodiscard]] static constexpr int shared_bytes(int num_calls, bool has_null, int teams,
@@ -101,26 +106,31 @@ private:
   }
   [[nodiscard]] __device__ __forceinline__ bool has_null() const
   {
-    return !pass_.kept && pass_.null_source != nullptr;
+    return pass_.null_source != nullptr;
   }
 
   __device__ __forceinline__ void load_rows(std::int64_t position)
   {
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
+      const T* const row = row_of(position, c);
 #pragma unroll
-      for (int u = 0; u < vectors; ++u) { load_row(position, c, u); }
+      for (int u = 0; u < vectors; ++u) { load_row(row, c, u); }
     }
     load_inverse(position);
   }
 
-  __device__ __forceinline__ void load_row(std::int64_t position, int c, int u)
+  //! This lane's row of a chunk.
+  [[nodiscard]] __device__ __forceinline__ const T* row_of(std::int64_t position, int c) const
   {
-    const int row = c * 8 + row_;
-    const T* const from = pass_.rows + row * pass_.row_stride + position * pass_.position_stride +
-                          column_ + quad_ * 8;
+    return pass_.rows + (c * 8 + row_) * pass_.row_stride + position * pass_.position_stride +
+           column_ + quad_ * 8;
+  }
+  //! From a pointer that is found once: found for every vector it costs instructions.
+  __device__ __forceinline__ void load_row(const T* row, int c, int u)
+  {
     rows_[c][u] =
-        row < pass_.num_rows ? detail::load_vector(from + u * 32) : make_uint4(0, 0, 0, 0);
+        c * 8 + row_ < pass_.num_rows ? detail::load_vector(row + u * 32) : make_uint4(0, 0, 0, 0);
   }
 
   __device__ __forceinline__ void load_inverse(std::int64_t position)
@@ -149,17 +159,6 @@ private:
                                 position * partial.position_stride + column_ + v * 256 + lane_ * 8);
       }
     }
-  }
-
-  [[nodiscard]] __device__ __forceinline__ static float quad_sum(float value)
-  {
-    value += __shfl_xor_sync(0xffffffffu, value, 1);
-    return value + __shfl_xor_sync(0xffffffffu, value, 2);
-  }
-  [[nodiscard]] __device__ __forceinline__ static float quad_max(float value)
-  {
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-    return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
   }
 
   //! Lane 4*i + q: logits of call i, rows 2q and 2q+1 of every chunk; `carried` of the first piece.
@@ -234,7 +233,7 @@ private:
     for (int c = 0; c < Chunks; ++c) {
       largest = fmaxf(largest, fmaxf(weights[c][0], weights[c][1]));
     }
-    largest = quad_max(largest);
+    largest = detail::quad_max(largest);
     const float shift = largest == detail::minus_infinity<float>() ? 0.0f : largest;
     float sum = 0;
 #pragma unroll
@@ -246,7 +245,7 @@ private:
       }
     }
     carried = detail::exp2_approximate((carried - shift) * detail::log2_of_e);
-    sum = quad_sum(sum) + carried;
+    sum = detail::quad_sum(sum) + carried;
     // A NaN, which compares with nothing, makes the sum one.
     const bool none = sum == 0;
     const float factor = none ? 0.0f : 1.0f / sum;
@@ -282,6 +281,7 @@ private:
     // The next position comes in while this one is stored.
     const bool ahead = Split && (group + 1) * 8 >= pass_.num_calls && next < pass_.last_position;
     if (ahead) { load_inverse(next); }
+    const T* const next_row = row_of(next, 0);
     const int call = group * 8 + row_;
     const bool is_finished = pass_.finishes && call == 0;
     const float4* const nulls = nulls_ + group * group_vectors + lane_;
@@ -304,7 +304,7 @@ private:
       }
       if (ahead) {
 #pragma unroll
-        for (int c = 0; c < Chunks; ++c) { load_row(next, c, u); }
+        for (int c = 0; c < Chunks; ++c) { load_row(next_row + c * 8 * pass_.row_stride, c, u); }
       }
       if (has_null()) {
         const float4 first = nulls[2 * u * 32];

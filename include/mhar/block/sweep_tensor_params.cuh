@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Passes of a sweep as the kernels on tensor cores read them: rows of T, which is bfloat16 or
-//! float16, at one stride, 16-byte aligned, heads of a few widths, no bias, no null source.
+//! float16, at one stride, 16-byte aligned, heads of a few widths, no bias.
 #pragma once
 
 #include <mhar/block/detail/call_ending.cuh>
@@ -21,6 +21,9 @@ struct advance_tensor_params
   detail::packed_queries<T> queries;
   int first_call = 0;
   int num_calls = 0;
+  const float* null_source =
+      nullptr;  //!< [num_calls, d], where a fresh call of advance_tiles starts
+  const float* null_logit = nullptr;  //!< [num_calls, H]
   const T* rows = nullptr;
   std::int64_t row_stride = 0;
   std::int64_t position_stride = 0;

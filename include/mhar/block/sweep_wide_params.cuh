@@ -21,7 +21,7 @@ struct advance_wide_params
   detail::packed_queries<T> queries;
   int first_call = 0;
   int num_calls = 0;
-  const float* null_source = nullptr;  //!< [num_calls, d], where a fresh call starts; may be null
+  const float* null_source = nullptr;  //!< [num_calls, d], where a fresh call starts
   const float* null_logit = nullptr;   //!< [num_calls, H]
   const T* rows = nullptr;
   std::int64_t row_stride = 0;

@@ -17,7 +17,7 @@ namespace kernel {
 template <class T, int Width, int Chunks, class State, bool Split>
 __global__ void __launch_bounds__(
     (block::advance_wide<T, Width, Chunks, State, Split>::max_threads),
-    !Split && Chunks == 1 ? 2 : 1)
+    (block::advance_wide<T, Width, Chunks, State, Split>::blocks_per_multiprocessor))
     advance_wide_kernel(const __grid_constant__ block::advance_wide_params<T> pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

@@ -92,6 +92,7 @@ __device__ __forceinline__ void advance_tiles<T, HeadWidth, Halves, Slots, State
       reference_[half] = -INFINITY;
       sum_[half] = 0;
     }
+    if (pass_.null_source != nullptr) { start_from_null(at); }
     return;
   }
   if constexpr (sizeof(State) == 2) {

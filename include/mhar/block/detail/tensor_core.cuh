@@ -105,5 +105,17 @@ __device__ __forceinline__ void store_transposed(std::uint32_t address,
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+//! Over the four lanes that share a row of a product.
+[[nodiscard]] __device__ __forceinline__ float quad_sum(float value)
+{
+  value += __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+[[nodiscard]] __device__ __forceinline__ float quad_max(float value)
+{
+  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
 }  // namespace block::detail
 MHAR_NAMESPACE_END

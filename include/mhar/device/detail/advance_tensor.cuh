@@ -17,8 +17,8 @@ template <class T>
                           const device_properties& properties) noexcept
 {
   return properties.capability >= 90 && has_tensor_kernel(problem.extent) &&
-         are_tensor_sites(problem.sites) && problem.sites.null_source == nullptr &&
-         problem.num_rows >= 1 &&
+         are_tensor_sites(problem.sites) && problem.num_rows >= 1 &&
+         (!starts_from_null(problem, properties) || problem.num_rows > max_wide_rows) &&
          are_tensor_rows(rows_from(problem.rows, problem.first_row), problem.num_rows,
                          problem.extent.num_positions) &&
          are_tensor_states(problem.states.mix, problem.states.slot_stride);

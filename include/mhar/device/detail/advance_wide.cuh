@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Launches a forward pass over wide heads.
+//! Launches a forward pass over wide heads, or over few rows from a null source.
 #pragma once
 
 #include <mhar/device/detail/finish_rows.cuh>
@@ -15,9 +15,9 @@ template <class T>
 [[nodiscard]] bool is_wide(const advance_problem<T>& problem,
                            const device_properties& properties) noexcept
 {
-  return has_wide_kernel(problem.extent, properties) && are_tensor_sites(problem.sites) &&
-         problem.num_rows >= 1 && problem.num_rows <= 16 &&
-         is_aligned_16(problem.sites.null_source) &&
+  return (has_wide_kernel(problem.extent, properties) || starts_from_null(problem, properties)) &&
+         are_tensor_sites(problem.sites) && problem.num_rows >= 1 &&
+         problem.num_rows <= max_wide_rows && is_aligned_16(problem.sites.null_source) &&
          are_vector_rows(rows_from(problem.rows, problem.first_row), problem.num_rows,
                          problem.extent) &&
          are_tensor_states(problem.states.mix, problem.states.slot_stride);
@@ -31,12 +31,9 @@ template <class T>
   block::advance_wide_params<T> pass;
   describe(problem, pass);
   pass.last_position = extent.num_positions;
-  pass.pieces = split_of(extent).pieces;
-  pass.spread = split_of(extent).spread;
-  if (problem.sites.null_source != nullptr) {
-    pass.null_source = problem.sites.null_source + problem.first_call * extent.width;
-    pass.null_logit =
-        problem.sites.null_logit + problem.first_call * std::int64_t{extent.num_heads};
+  if (split_of(extent).is_split()) {
+    pass.pieces = split_of(extent).pieces;
+    pass.spread = split_of(extent).spread;
   }
   if (pass.finishes) {
     pass.stage = stage_of(problem);
@@ -78,15 +75,14 @@ template <class T, int Width, int Chunks, bool Split, class State>
 {
   using advance = block::advance_wide<T, Width, Chunks, State, Split>;
   const auto bytes_of = [&pass](int teams) {
-    const bool has_null = !pass.kept && pass.null_source != nullptr;
-    return advance::shared_bytes(pass.num_calls, has_null, teams, pass.pieces, pass.spread);
+    return advance::shared_bytes(pass.num_calls, pass.null_source != nullptr, teams, pass.pieces,
+                                 pass.spread);
   };
   const int teams = teams_of(pass.pieces, advance::max_threads, properties, bytes_of);
-  constexpr int blocks_per_multiprocessor = !Split && Chunks == 1 ? 2 : 1;
   const std::int64_t most =
       Split ? tuning::sweep_policy::num_clusters(properties.multiprocessors, pass.spread) /
                   pass.num_heads
-            : blocks_per_multiprocessor * properties.multiprocessors / pass.num_heads;
+            : advance::blocks_per_multiprocessor * properties.multiprocessors / pass.num_heads;
   const std::int64_t needed = (pass.last_position - pass.first_position + teams - 1) / teams;
   launch_shape shape;
   shape.grid = dim3(static_cast<unsigned>(pass.num_heads * pass.spread),
@@ -104,15 +100,21 @@ template <class T>
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  return dispatch_wide<T>(
-      problem.extent.head_width(), problem.states.type, [&](auto width, auto split, auto state) {
-        constexpr int w = decltype(width)::value;
-        constexpr bool s = decltype(split)::value;
-        using state_type = decltype(state);
-        return problem.num_rows <= 8
-                   ? launch_advance_wide<T, w, 1, s, state_type>(pass, properties, where)
-                   : launch_advance_wide<T, w, 2, s, state_type>(pass, properties, where);
-      });
+  const auto launch_width = [&](auto width, auto split, auto state) {
+    constexpr int w = decltype(width)::value;
+    constexpr bool s = decltype(split)::value;
+    using state_type = decltype(state);
+    return problem.num_rows <= 8
+               ? launch_advance_wide<T, w, 1, s, state_type>(pass, properties, where)
+               : launch_advance_wide<T, w, 2, s, state_type>(pass, properties, where);
+  };
+  const std::int64_t width = problem.extent.head_width();
+  if (!has_tensor_kernel(problem.extent)) {
+    return dispatch_wide<T>(width, problem.states.type, launch_width);
+  }
+  return dispatch_tensor<T>(width, problem.states.type, [&](auto narrow, auto state) {
+    return launch_width(narrow, cuda::std::false_type{}, state);
+  });
 }
 
 //! A pass whose first call ends in a kernel of its own, which has all heads of a position: as many
@@ -145,7 +147,8 @@ template <class T>
   return {};
 }
 
-//! advance over wide heads; not_served() when the pass is one for another kernel.
+//! advance over wide heads, or from a null source; not_served() when the pass is one for another
+//! kernel.
 //! More calls than a kernel takes are several passes; a first call whose ending is stored in another
 //! type or place takes the plain kernel alone, so that the others' bits do not depend on it.
 template <class T>

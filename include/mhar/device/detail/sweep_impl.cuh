@@ -130,7 +130,7 @@ std::size_t workspace_bytes(const sweep_limits& limits) noexcept
                    width, limits.max_members, limits.max_range),
       chunks * block::output_gradient_any<T, detail::sweep_threads>::scratch_size(
                    width, limits.extent.num_heads),
-      detail::has_tensor_rows<T> && detail::has_wide_heads(limits.extent)
+      detail::has_tensor_rows<T> && detail::has_fast_heads(limits.extent)
           ? (std::min)(positions, detail::unfinished_positions) *
                 detail::unfinished_size(limits.extent)
           : 0};

@@ -38,6 +38,11 @@ void describe(const advance_problem<T>& problem, Pass& pass) noexcept
   pass.num_rows = problem.num_rows;
   pass.inverse_rms = problem.inverse_rms + problem.first_row * positions;
   pass.kept = problem.start == pass_start::kept;
+  if (!pass.kept && problem.sites.null_source != nullptr) {
+    pass.null_source = problem.sites.null_source + problem.first_call * extent.width;
+    pass.null_logit =
+        problem.sites.null_logit + problem.first_call * std::int64_t{extent.num_heads};
+  }
   pass.finishes = problem.end == pass_end::finish_first;
   pass.slot_stride = problem.states.slot_stride;
   if (problem.states.mix != nullptr) {

@@ -51,6 +51,19 @@ struct head_split
   return properties.capability >= 90 && has_wide_heads(extent);
 }
 
+//! Rows that advance_wide takes.
+inline constexpr int max_wide_rows = 16;
+
+//! Heads of the widths of has_tensor_kernel whose calls start from a null source: over few rows
+//! advance_wide takes them, which has null sources in shared memory.
+template <class T>
+[[nodiscard]] bool starts_from_null(const advance_problem<T>& problem,
+                                    const device_properties& properties) noexcept
+{
+  return properties.capability >= 90 && has_tensor_kernel(problem.extent) &&
+         problem.sites.null_source != nullptr && problem.start == pass_start::fresh;
+}
+
 //! Calls visitor(width of a piece, whether heads are split, a State) with all as types; states are T
 //! or float.
 template <class T, class Visitor>
