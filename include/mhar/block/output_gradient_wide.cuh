@@ -65,10 +65,10 @@ public:
     const std::int64_t last = positions * (blockIdx.x + 1) / gridDim.x;
     gate_ = call_.sites.gate[call_.call];
     logit_gate_ = call_.sites.logit_gate[call_.call];
-    if (has_null()) { load_null(); }
     const int streams = Split ? streams_ : 2;
     std::int64_t position = positions * blockIdx.x / gridDim.x + stream_;
     for (int ahead = 0; ahead < depth - 1; ++ahead) { advance(position + ahead * streams, last); }
+    if (has_null()) { load_null(); }
     for (int parity = 0; position < last; position += streams, parity ^= 1) {
       advance(position + (depth - 1) * streams, last);
       add(position, parity);
@@ -79,7 +79,8 @@ public:
 
 private:
   static constexpr int vectors = (Width + 255) / 256;
-  static constexpr int depth = 3;  // positions in flight, the one being added included
+  //! Positions in flight, the one being added included.
+  static constexpr int depth = Width < 256 ? 6 : 3;
 
   [[nodiscard]] __device__ __forceinline__ bool has_null() const
   {
@@ -99,12 +100,14 @@ private:
     float score = 0;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
+      if (!is_inside(column_of(v))) { break; }
+      float of_query[8];
+      detail::load_state(null + column_of(v), null_[v]);
+      detail::load_state(query + column_of(v), of_query);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const bool inside = is_inside(column_of(v));
-        null_[v][j] = inside ? null[column_of(v) + j] : 0.0f;
         squares = fmaf(null_[v][j], null_[v][j], squares);
-        score = fmaf(null_[v][j], inside ? query[column_of(v) + j] : 0.0f, score);
+        score = fmaf(null_[v][j], of_query[j], score);
       }
     }
     squares = detail::warp_sum(squares);
@@ -274,16 +277,26 @@ private:
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
       if (!is_inside(column_of(v))) { break; }
+      const int k = column_of(v);
+      const std::int64_t at = set * extent.width + column_ + k;
+      if (partials.query != nullptr) {
+        float sums[8];
+        detail::load_state(partials.query + at, sums);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int k = column_of(v) + j;
-        const std::int64_t at = set * extent.width + column_ + k;
-        const float key = inverse * null_[v][j];
-        if (partials.query != nullptr) { partials.query[at] += sum * key; }
-        if (partials.null_source != nullptr) {
-          const float added = null_sums_[v][j] + (!Split || streams_ == 2 ? other[k] : 0.0f);
-          partials.null_source[at] += fmaf(inverse * sum, query[k], added) + factor * key;
+        for (int j = 0; j < 8; ++j) { sums[j] += sum * (inverse * null_[v][j]); }
+        detail::store_vector(partials.query + at, sums);
+      }
+      if (partials.null_source != nullptr) {
+        float sums[8];
+        float of_query[8];
+        detail::load_state(partials.null_source + at, sums);
+        detail::load_state(query + k, of_query);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const float added = null_sums_[v][j] + (!Split || streams_ == 2 ? other[k + j] : 0.0f);
+          sums[j] += fmaf(inverse * sum, of_query[j], added) + factor * (inverse * null_[v][j]);
         }
+        detail::store_vector(partials.null_source + at, sums);
       }
     }
   }
