@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! delta8B/block: the 64 routing calls of an 8B model in delta mode, the 8 calls of a block in one
-//! pass over their rows: forward, forward again (activations are recomputed), backward with row
+//! delta8B/block, delta1B/block: 64 routing calls of a model in delta mode, the 8 calls of a block in
+//! one pass over their rows: forward, forward again (activations are recomputed), backward with row
 //! gradients added up in bfloat16.
 #include "support/delta_blocks.cuh"
 #include "support/device_limits.cuh"
@@ -28,10 +28,10 @@ void backward(const mhar_bench::delta_blocks& work, const mhar::device::context&
   work.finish_backward(where);
 }
 
-void delta8b_block(benchmark::State& state)
+void delta_block(benchmark::State& state, std::int64_t width)
 {
   if (!mhar_bench::has_gpu(state)) { return; }
-  const mhar_bench::delta_blocks work{{8192, 4096, 8, 0}, num_blocks};
+  const mhar_bench::delta_blocks work{{8192, width, 8, 0}, num_blocks};
   const mhar_bench::bench_stream stream;
   const mhar::device::context where{stream.get(), nullptr, 0,
                                     mhar::device::dependent_launch::programmatic};
@@ -47,6 +47,13 @@ void delta8b_block(benchmark::State& state)
   mhar_bench::report(state, work.bytes(2), work.bytes(2), mhar_bench::device_limits());
 }
 
-BENCHMARK(delta8b_block)->Name("delta8B/block")->UseManualTime()->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(delta_block, of_8b, 4096)
+    ->Name("delta8B/block")
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(delta_block, of_1b, 1280)
+    ->Name("delta1B/block")
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
