@@ -153,6 +153,8 @@ private:
                                                                  std::int64_t position) const;
   [[nodiscard]] __device__ __forceinline__ accumulate weight_of(accumulate logit,
                                                                 accumulate lse) const;
+  [[nodiscard]] __device__ __forceinline__ accumulate mix_weight_of(accumulate logit,
+                                                                    accumulate lse) const;
   [[nodiscard]] __device__ __forceinline__ accumulate given_inverse(int row,
                                                                     std::int64_t position) const;
   __device__ __forceinline__ bool finish_rows(int batch, std::int64_t position);

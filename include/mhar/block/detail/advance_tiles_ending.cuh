@@ -24,12 +24,16 @@ __device__ __forceinline__ void
 advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::end_position(int position, int slot)
 {
   volatile int* const arrived = counters() + position % at_.num_places;
-  __threadfence_block();
+  // The lanes' writes, then the fence of the one that counts; its fence after counting, then the lanes' reads.
   __syncwarp();
   int before = 0;
-  if (lane_ == 0) { before = atomicAdd(const_cast<int*>(arrived), 1); }
+  if (lane_ == 0) {
+    __threadfence_block();
+    before = atomicAdd(const_cast<int*>(arrived), 1);
+    __threadfence_block();
+  }
+  __syncwarp();
   if (__shfl_sync(0xffffffffu, before, 0) + 1 < pass_.num_heads) { return; }
-  __threadfence_block();
   detail::end_call_apart(*ending(), first_ + position, place_of(position), place_lse_of(position),
                          reinterpret_cast<float*>(slots_ + slot * layout::slot_bytes));
   __threadfence_block();

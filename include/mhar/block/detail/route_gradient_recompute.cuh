@@ -29,6 +29,16 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_logi
   }
 }
 
+//! In the mix, unlike in what a source's gradient takes from it, a logit that is not finite shows
+//! even where there is one source.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::mix_weight_of(
+    accumulate logit, accumulate lse) const -> accumulate
+{
+  return weight_of(logit, lse) +
+         (lse == -cuda::std::numeric_limits<accumulate>::infinity() ? accumulate{0} : lse - lse);
+}
+
 //! One thread per head: the weights of a batch relative to the running maximum, and what the mix so
 //! far shrinks by.
 template <class T, int Chunks, int Capacity>
@@ -43,7 +53,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::advance_hea
     if (call_.lse != nullptr) {
       const accumulate lse = call_.lse[position * num_heads + head];
       for (int slot = 0; slot < rows; ++slot) {
-        logits[slot * num_heads] = weight_of(logits[slot * num_heads], lse);
+        logits[slot * num_heads] = mix_weight_of(logits[slot * num_heads], lse);
       }
       head_memory(call_.arena.states, 2)[head] = 1;
       continue;
@@ -88,9 +98,9 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::start_mix(
         const int head = head_of(round);
         const accumulate logit = head_memory(arena.null_heads, 1)[head];
         const accumulate weight = call_.lse != nullptr
-                                      ? weight_of(logit, call_.lse[position * num_heads + head])
+                                      ? mix_weight_of(logit, call_.lse[position * num_heads + head])
                                   : logit == nothing ? accumulate{0}
-                                                     : accumulate{1};
+                                                     : 1 + (logit - logit);
         if (weight != 0) {
           const values source = load(call_.null_source, column, count, 0);
 #pragma unroll
