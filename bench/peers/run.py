@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import re
+import traceback
 
 import torch
 import torch._functorch.config
@@ -142,8 +143,10 @@ def run(report, pattern):
             try:
                 measure(Peer(peer, report), shape)
             except torch.OutOfMemoryError:
-                for name in names_here:
-                    report.skip(name, "out of memory")
+                report.skip(names_here, "out of memory")
+            except Exception as error:  # of a compiler, or of another project's kernels
+                traceback.print_exc()
+                report.skip(names_here, f"{type(error).__name__}: {error}"[:300])
             torch.cuda.empty_cache()
 
 

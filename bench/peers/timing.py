@@ -93,7 +93,12 @@ class Report:
               + "  ".join(f"{key} {value if isinstance(value, str) else f'{value:.3g}'}" for key, value in counters.items()),
               flush=True)
 
-    def skip(self, name, reason):
-        self.document["benchmarks"].append(
-            {"name": name, "run_name": name, "run_type": "iteration", "error_occurred": True, "error_message": reason})
-        print(f"{name:45} skipped: {reason}", flush=True)
+    def skip(self, names, reason):
+        """Entries that say why they have no time; those that were measured before the reason arose keep theirs."""
+        measured = {benchmark["run_name"] for benchmark in self.document["benchmarks"]}
+        for name in names:
+            if name in measured:
+                continue
+            self.document["benchmarks"].append(
+                {"name": name, "run_name": name, "run_type": "iteration", "error_occurred": True, "error_message": reason})
+            print(f"{name:45} skipped: {reason}", flush=True)
