@@ -50,6 +50,8 @@ bool launch_warp(const block::route_parameters<T>& p, const const_rows<T>& rows,
       return false;
     }
     const tuning::warp_policy policy = tune{}(p.tree);
+    // Over wide rows these cost what the kernel gains: delta8B/call takes 60 ms without it, 68 with.
+    if (policy.chunks > 8 && (p.null_source || p.partial)) { return false; }
     switch (10000 * policy.split + 100 * policy.chunks + policy.spans) {
       case 10201: return launch_warp_for<T, 2, 1, 1, Capacity>(p, rows, properties, where, outcome);
       case 10401: return launch_warp_for<T, 4, 1, 1, Capacity>(p, rows, properties, where, outcome);
