@@ -85,7 +85,7 @@ void check_magnitudes(const mhar::shape& extent, int num_calls)
 {
   mhar_test::random_inputs random{531};
   for (const magnitudes& scale : all_magnitudes) {
-    CAPTURE(scale.name);
+    CAPTURE(std::string{scale.name});
     CAPTURE(extent.width);
     mhar_test::sweep_options options;
     options.extent = extent;
