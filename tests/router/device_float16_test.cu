@@ -17,18 +17,27 @@ struct magnitudes
   double upstream;
   double queries;
   double gate;
+  double fourth_rows;  //!< every fourth row, besides
+  double error;        //!< relative, of gradients
 };
 
+//! Of uneven columns every eighth is tiny in all rows and has queries that exceed float16. Their elements
+//! are subnormal, 3e-7 where rows are small: tensor cores align those as if they were 2^-14, so a product
+//! with a query of 2e5 loses up to 2^-37 of it, and a logit 30 times that, 4e-5: r is 30 there.
 constexpr magnitudes all_magnitudes[] = {
-    {"as they are", 1, 1, 1, 0.7},       {"large rows", 8e3, 1, 1, 0.7},
-    {"small rows", 2e-3, 1, 1, 0.7},     {"large upstream", 1, 5e3, 1, 0.7},
-    {"small upstream", 1, 1e-3, 1, 0.7}, {"small rows, large upstream", 1e-2, 2e3, 1, 0.7},
-    {"small queries", 1, 1, 1e-6, 0.7},  {"uneven columns", 1, 1, 1, 0.7},
-    {"large gate", 1, 1, 1, 900},        {"small gate", 1, 1, 1, 1e-5},
+    {"as they are", 1, 1, 1, 0.7, 1.0 / 30, 3e-5},
+    {"large rows", 8e3, 1, 1, 0.7, 1.0 / 30, 3e-5},
+    {"small rows", 2e-3, 1, 1, 0.7, 1.0 / 30, 3e-5},
+    {"large upstream", 1, 5e3, 1, 0.7, 1.0 / 30, 3e-5},
+    {"small upstream", 1, 1e-3, 1, 0.7, 1.0 / 30, 3e-5},
+    {"small rows, large upstream", 1e-2, 2e3, 1, 0.7, 1.0 / 30, 3e-5},
+    {"small queries", 1, 1, 1e-6, 0.7, 1.0 / 30, 3e-5},
+    {"uneven columns", 1, 1, 1, 0.7, 1, 3e-5},
+    {"uneven columns, small rows", 1, 1, 1, 0.7, 1.0 / 30, 1e-4},
+    {"large gate", 1, 1, 1, 900, 1.0 / 30, 3e-5},
+    {"small gate", 1, 1, 1, 1e-5, 1.0 / 30, 3e-5},
 };
 
-//! Rows differ by a factor of 30 among themselves. Of uneven columns every eighth is tiny in all rows
-//! and has queries that exceed float16.
 mhar_test::sweep_case<float16> data_of(const mhar_test::sweep_options& options,
                                        const magnitudes& scale)
 {
@@ -40,11 +49,11 @@ mhar_test::sweep_case<float16> data_of(const mhar_test::sweep_options& options,
     }
   };
   for (std::size_t n = 0; n < data.rows.size(); ++n) {
-    multiply(data.rows[n], scale.rows * (n % 4 == 1 ? 1.0 / 30 : 1));
+    multiply(data.rows[n], scale.rows * (n % 4 == 1 ? scale.fourth_rows : 1));
   }
   for (auto& values : data.dy) { multiply(values, scale.upstream); }
   for (auto& site : data.sites) { multiply(site.query, scale.queries); }
-  if (std::string{scale.name} == "uneven columns") {
+  if (std::string{scale.name}.find("uneven") == 0) {
     const auto multiply_some = [](auto& values, double factor) {
       for (std::size_t i = 0; i < values.size(); i += 8) {
         using type = std::decay_t<decltype(values[i])>;
@@ -57,11 +66,15 @@ mhar_test::sweep_case<float16> data_of(const mhar_test::sweep_options& options,
   return data;
 }
 
-//! But for roundings that fall to the other side, and where much cancels.
-bool are_rounded(const std::vector<std::vector<double>>& narrow,
-                 const std::vector<std::vector<double>>& wide)
+//! How far, at most, stored gradients are from the wide ones, rounded: in parts of a row's size, but for
+//! roundings that fall to the other side. Both are sums of products of two bfloat16 parts each, off by 2^-18 to
+//! 2^-16 of a term, and terms that cancel reach 25 times that size. The bound of 2e-4 stands above what this
+//! gives (7e-5 was seen) and below 3.9e-4, which elements are off by without any one of the low parts.
+double worst_rounding(const std::vector<std::vector<double>>& narrow,
+                      const std::vector<std::vector<double>>& wide)
 {
   constexpr double largest = 65504;
+  double worst = 0;
   for (std::size_t n = 0; n < wide.size(); ++n) {
     double squares = 0;
     for (const double value : wide[n]) { squares += value * value; }
@@ -69,16 +82,16 @@ bool are_rounded(const std::vector<std::vector<double>>& narrow,
     for (std::size_t i = 0; i < wide[n].size(); ++i) {
       const double value = wide[n][i];
       if (std::abs(value) > 1.001 * largest) {
-        if (narrow[n][i] != std::copysign(HUGE_VAL, value)) { return false; }
+        if (narrow[n][i] != std::copysign(HUGE_VAL, value)) { return HUGE_VAL; }
       }
-      else if (std::abs(value) < 0.999 * largest &&
-               !(std::abs(narrow[n][i] - value) <=
-                 1e-3 * std::abs(value) + 3e-5 * size + 0x1p-24)) {
-        return false;
+      else if (std::abs(value) < 0.999 * largest) {
+        const double off = std::abs(narrow[n][i] - value) - 1e-3 * std::abs(value) - 0x1p-24;
+        if (std::isnan(off)) { return HUGE_VAL; }
+        if (off > worst * size) { worst = off / size; }
       }
     }
   }
-  return true;
+  return worst;
 }
 
 void check_magnitudes(const mhar::shape& extent, int num_calls)
@@ -104,7 +117,7 @@ void check_magnitudes(const mhar::shape& extent, int num_calls)
     run.forward();
     const mhar_test::sweep_results expected = data.expected();
     for (const auto& error : mhar_test::relative_errors(run.backward(), expected)) {
-      CHECK_MESSAGE(error.second <= 3e-5, error.first << " is off by " << error.second);
+      CHECK_MESSAGE(error.second <= scale.error, error.first << " is off by " << error.second);
     }
 
     // Finished by the same kernels.
@@ -113,8 +126,10 @@ void check_magnitudes(const mhar::shape& extent, int num_calls)
     narrow.forward();
     narrow.backward();
     const double of_queries = mhar_test::relative_errors(narrow.results(), expected).at("query");
-    CHECK_MESSAGE(of_queries <= 3e-5, "query is off by " << of_queries);
-    CHECK(are_rounded(narrow.results().at("row_gradient"), run.results().at("row_gradient")));
+    CHECK_MESSAGE(of_queries <= scale.error, "query is off by " << of_queries);
+    const double rounding =
+        worst_rounding(narrow.results().at("row_gradient"), run.results().at("row_gradient"));
+    CHECK_MESSAGE(rounding <= 2e-4, "stored gradients are off by " << rounding);
   }
 }
 
