@@ -111,6 +111,61 @@ TEST_CASE("router: places of rows to come and of dead rows may be written")
   CHECK(router.row_gradient(run.context(), 4, place_of(run, 5, width)).ok());
 }
 
+TEST_CASE("router: a row under a gradient or a recomputed output is not read again")
+{
+  enum class writer  // of the place of row 4, once it is dead
+  {
+    row,
+    partial,
+    again
+  };
+  for (const writer by : {writer::row, writer::partial, writer::again}) {
+    CAPTURE(static_cast<int>(by));
+    two_levels pass{mhar::row_home::strided};
+    pass.choices.recompute_calls = 1;
+    const std::int64_t stride = pass.data.options.extent.width * 6 + 5;
+    run_type run{pass.data, pass.choices};
+    auto& router = run.router();
+    const auto again = [&](int call) {
+      return router.recompute(run.context(), call, run.inputs(call), run.outputs(call));
+    };
+    run.forward();
+    run.begin_backward();
+    for (int c = 5; c >= 0; --c) {
+      if (by == writer::partial && c == 3) {
+        mhar::call_upstream upstream = run.upstream(c);
+        upstream.partial_gradient = place_of(run, 4, stride);
+        REQUIRE(router.backward_call(run.context(), c, upstream).ok());
+      }
+      else {
+        run.backward_call(c);
+      }
+      if (by == writer::row && c == 3) {
+        REQUIRE(router.row_gradient(run.context(), c, place_of(run, 4, stride)).ok());
+      }
+      else {
+        run.row_gradient(c);
+      }
+      CHECK(again(4).ok() == (by == writer::again || c > 3));
+    }
+    std::vector<mhar::site_gradients> gradients(6);
+    gradients[2].query = static_cast<double*>(place_of(run, 4, stride).data);
+    check_refused(router.finish_backward(run.context(), gradients.data()), "gradients");
+    gradients[2] = {};
+    REQUIRE(router.finish_backward(run.context(), gradients.data()).ok());
+    if (by == writer::again) {
+      mhar::route_outputs<double> outputs = run.outputs(1);
+      outputs.y = place_of(run, 4, stride);
+      REQUIRE(router.recompute(run.context(), 1, run.inputs(1), outputs).ok());
+    }
+    CHECK(again(3).ok());
+    CHECK(again(4).code == mhar::code::wrong_order);
+    CHECK(router.begin_backward(run.context()).code == mhar::code::wrong_order);
+    run.forward();
+    check_close<double>(run.backward(), pass.data.expected());
+  }
+}
+
 TEST_CASE("router: a call again is written over no row that a later call has read")
 {
   two_levels pass{mhar::row_home::block};
@@ -241,6 +296,34 @@ TEST_CASE("router: nothing is written over a mix that the next pass reads")
   }
   run.finish_backward();
   check_close<double>(run.results(), pass.data.expected());
+}
+
+TEST_CASE("router: a mix that lies where the call's gradient is kept is refused")
+{
+  for (const mhar::gradient_home home :
+       {mhar::gradient_home::block, mhar::gradient_home::dead_rows}) {
+    CAPTURE(static_cast<int>(home));
+    two_levels pass{mhar::row_home::block};
+    pass.data = sweep_case<double>{two_levels::options(false), 522};
+    pass.choices.gradients = home;
+    run_type run{pass.data, pass.choices};
+    auto& router = run.router();
+    run.forward();
+    run.begin_backward();
+    for (int c = 5; c >= 0; --c) {
+      mhar::call_upstream upstream = run.upstream(c);
+      for (const bool in_place : {true, false}) {
+        const mhar::matrix slot = router.gradient_slot(c);
+        upstream.mix = slot;
+        if (in_place) { upstream.output_gradient = slot; }
+        check_refused(router.backward_call(run.context(), c, upstream), "mix");
+      }
+      run.backward_call(c);
+      run.row_gradient(c);
+    }
+    run.finish_backward();
+    check_close<double>(run.results(), pass.data.expected());
+  }
 }
 
 TEST_CASE("router: a block over its rows or its parameters is refused")

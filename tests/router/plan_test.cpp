@@ -5,13 +5,14 @@
 
 #include "support/random.hpp"
 
-#include <mhar/router/depth_plan.hpp>
+#include <mhar/router/router_config.hpp>
 #include <mhar/tuning/sweep.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -265,4 +266,20 @@ TEST_CASE("plan: what is no schedule and no forest is refused by name")
   CHECK_THROWS_AS(static_cast<void>(mhar::repeated(full, 0)), mhar::invalid_argument);
   CHECK_THROWS_AS(static_cast<void>(mhar::repeated({{1, 2}, {mhar::private_row::present}}, 2)),
                   mhar::invalid_argument);
+}
+
+TEST_CASE("plan: extents that mean nothing have no costs, and the router says what is wrong")
+{
+  for (const mhar::shape& extent : {mhar::shape{4, 64, 0}, mhar::shape{-1, 64, 1},
+                                    mhar::shape{std::int64_t{1} << 40, std::int64_t{1} << 30, 1}}) {
+    CAPTURE(extent.num_heads);
+    mhar::router_config config;
+    config.extent = extent;
+    config.plan =
+        mhar::cheapest_plan(mhar::full_schedule(3),
+                            mhar::gpu_costs_of(extent, mhar::element::bfloat16,
+                                               mhar::element::bfloat16, mhar::element::bfloat16));
+    const std::string argument = mhar::validate<mhar::bfloat16>(config).argument;
+    CHECK(argument == (extent.num_heads == 0 ? "extent.num_heads" : "extent.num_positions"));
+  }
 }

@@ -170,7 +170,7 @@ struct plan_costs
 //! The bytes that the verbs move at an extent, with states kept as `call_state` and `row_state`.
 //! `launch` is the bytes that memory could have moved during an empty launch: a pass costs at least
 //! that, so that at small P, where most passes move less, the plan evens them out instead of saving
-//! bytes that cost nothing.
+//! bytes that cost nothing. Of extents that mean nothing the costs are 0: a router refuses them.
 [[nodiscard]] plan_costs costs_of(const shape& extent, element rows, element call_state,
                                   element row_state, std::int64_t launch = 0) noexcept;
 

@@ -60,7 +60,8 @@ struct call_upstream
 //!   finish_backward
 //!
 //! begin_forward starts over from any point. begin_backward may be called again after
-//! finish_backward, unless rows were overwritten (gradient_home::dead_rows). Anything out of order
+//! finish_backward, unless rows were overwritten (gradient_home::dead_rows, or a gradient or a
+//! recomputed output that the caller wants in the place of a dead row). Anything out of order
 //! is refused with code::wrong_order and changes nothing; a failed call may be repeated, but for one
 //! that an executor ran in part (code::incomplete): what it adds to is spoilt, so start over.
 //!
@@ -226,6 +227,9 @@ private:
   [[nodiscard]] status check_apart(const matrix& output, int num_rows,
                                    const char* argument) const noexcept;
   [[nodiscard]] status check_apart(const detail::region& written, int num_rows) const noexcept;
+  [[nodiscard]] int first_row_under(const detail::region& written, int num_rows) const noexcept;
+  void note_written(const matrix& output) noexcept;
+  void note_written(const route_outputs<T>& outputs) noexcept;
   [[nodiscard]] status check_gradients_apart(const site_gradients* gradients) const noexcept;
   [[nodiscard]] advance_problem<T> pass_over_rows(int opener, int first_call,
                                                   int end_call) const noexcept;

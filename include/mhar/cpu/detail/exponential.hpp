@@ -18,7 +18,10 @@ namespace cpu::detail {
   constexpr float shift =
       12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
   const float shifted = x * log2_e + shift;
-  const float exponent = shifted - shift;
+  // The integer from the bits, not as shifted - shift: compilers that may reorder sums (-fassociative-math) take that for x * log2_e.
+  const auto steps = static_cast<std::int32_t>(mhar::detail::bit_cast<std::uint32_t>(shifted) -
+                                               mhar::detail::bit_cast<std::uint32_t>(shift));
+  const auto exponent = static_cast<float>(steps);
   const float r = (x - exponent * ln2_high) - exponent * ln2_low;
   // Taylor terms adjusted for |r| <= ln(2)/2 (Cephes).
   float p = 1.9875691500e-4f;

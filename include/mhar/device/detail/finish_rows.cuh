@@ -22,6 +22,8 @@ template <class T, class Params>
                                          void (*of_rows_type)(Params), void (*of_float)(Params),
                                          const Params& params) noexcept
 {
+  constexpr std::int64_t most = (std::int64_t{1} << 31) - 1;  // blocks of a grid
+  if (extent.num_positions > most) { return not_served(); }
   launch_shape shape;
   shape.grid = static_cast<unsigned>(extent.num_positions);
   shape.block = 256;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <mhar/router/depth_plan.hpp>
+#include <mhar/types/detail/checker.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -161,6 +162,7 @@ inline int depth_plan::first_reader(int row) const noexcept
 inline plan_costs costs_of(const shape& extent, element rows, element call_state, element row_state,
                            std::int64_t launch) noexcept
 {
+  if (!detail::has_sizes(extent)) { return {}; }
   const std::int64_t elements = extent.num_positions * extent.width;
   const std::int64_t arithmetic = rows == element::float64 ? 8 : 4;
   const std::int64_t per_position = extent.num_positions * arithmetic;
@@ -182,6 +184,7 @@ inline plan_costs gpu_costs_of(const shape& extent, element rows, element call_s
 {
   plan_costs costs = costs_of(extent, rows, call_state, row_state, std::int64_t{10} << 20);
   costs.max_members = 16;
+  if (!detail::has_sizes(extent)) { return costs; }
   const std::int64_t width = extent.head_width();
   if (size_of(rows) == 2 && extent.num_heads <= 8 &&
       (width == 64 || width == 128 || width == 160)) {

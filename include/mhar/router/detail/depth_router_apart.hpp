@@ -122,22 +122,49 @@ status depth_router<Backend, T>::check_apart(const detail::region& written,
       return {code::aliasing, written.name, "lies over a mix that the next row_gradient reads"};
     }
   }
-  if (num_rows == 0) { return {}; }
+  if (first_row_under(written, num_rows) < num_rows) {
+    return {code::aliasing, written.name, "lies over a row that is still to be read"};
+  }
+  return {};
+}
+
+//! The first of rows [0, num_rows) that shares memory with `written`; num_rows where none does.
+template <class Backend, class T>
+int depth_router<Backend, T>::first_row_under(const detail::region& written,
+                                              int num_rows) const noexcept
+{
+  if (num_rows == 0 || written.empty()) { return num_rows; }
   const const_rows<T> all = rows();
+  detail::checker checks;
   detail::region row =
       checks.input(const_matrix{all.row(0), all.position_stride}, config_.extent, "rows");
-  if (!checks.ok() || row.empty()) { return {}; }
+  if (!checks.ok() || row.empty()) { return num_rows; }
   if (all.list == nullptr) {
     const auto to_last = static_cast<std::uintptr_t>((num_rows - 1) * all.row_stride) * sizeof(T);
-    if (written.end() <= row.begin || row.end() + to_last <= written.begin) { return {}; }
+    if (written.end() <= row.begin || row.end() + to_last <= written.begin) { return num_rows; }
   }
   for (int n = 0; n < num_rows; ++n) {
     row.begin = reinterpret_cast<std::uintptr_t>(all.row(n));
-    if (overlap(written, row)) {
-      return {code::aliasing, written.name, "lies over a row that is still to be read"};
-    }
+    if (overlap(written, row)) { return n; }
   }
-  return {};
+  return num_rows;
+}
+
+//! An output may lie over a dead row, which then is not read again: neither by another backward nor by a recompute.
+template <class Backend, class T>
+void depth_router<Backend, T>::note_written(const matrix& output) noexcept
+{
+  if (phase_ != phase::backward && phase_ != phase::done) { return; }
+  detail::checker checks;
+  intact_rows_ = first_row_under(checks.output(output, config_.extent, "output"), intact_rows_);
+}
+
+template <class Backend, class T>
+void depth_router<Backend, T>::note_written(const route_outputs<T>& outputs) noexcept
+{
+  note_written(outputs.y);
+  note_written(outputs.combined);
+  note_written(outputs.mix);
 }
 
 //! The gradients of parameters, which another backward may follow.
@@ -149,16 +176,19 @@ status depth_router<Backend, T>::check_gradients_apart(
   for (std::size_t site = 0; gradients != nullptr && site < sites_.size(); ++site) {
     const site_gradients& asked = gradients[site];
     const auto meets = [this](const array& values, std::int64_t count) {
-      const detail::interval bytes =
-          values ? detail::bytes_at(values.data,
-                                    static_cast<std::size_t>(count * size_of(values.type)))
-                 : detail::interval{};
-      return block_.meets(bytes) || meets_parameter(bytes);
+      if (!values) { return false; }
+      const auto bytes = static_cast<std::size_t>(count * size_of(values.type));
+      const detail::interval place = detail::bytes_at(values.data, bytes);
+      const detail::region written{"gradients", place.begin, 1, 0, count * size_of(values.type),
+                                   values.type};
+      return block_.meets(place) || meets_parameter(place) ||
+             first_row_under(written, total_rows()) < total_rows();
     };
     if (meets(asked.query, width * config_.queries_per_site) || meets(asked.norm_weight, width) ||
         meets(asked.bias, num_bias_[site]) || meets(asked.null_source, width) ||
         meets(asked.gate, 1) || meets(asked.output_norm_weight, width)) {
-      return {code::aliasing, "gradients", "one lies over a parameter or the router's block"};
+      return {code::aliasing, "gradients",
+              "one lies over a parameter, a row or the router's block"};
     }
   }
   return {};

@@ -168,6 +168,12 @@ status depth_router<Backend, T>::backward_call(const context& where, int call,
   if (!mixed && !empty) {
     return {code::missing_argument, "mix", "is required unless the router keeps it"};
   }
+  detail::checker checks;
+  const matrix place{gradient_place(call), config_.extent.width};
+  if (overlap(checks.input(mixed, config_.extent, "mix"),
+              checks.input(place, config_.extent, "gradient_slot"))) {
+    return {code::aliasing, "mix", "lies where the call's gradient is kept"};
+  }
   if (needs_no_output_gradient(call, upstream, mixed)) {
     mix_list_[static_cast<std::size_t>(call)] = static_cast<const T*>(mixed.data);
     mix_stride_ = mixed.position_stride;
@@ -180,6 +186,7 @@ status depth_router<Backend, T>::backward_call(const context& where, int call,
     const status outcome = run_output_gradient(where, call, complete);
     if (!outcome.ok()) { return outcome; }
     static_cast<void>(gradient_slot(call));  // what its place held is gone
+    note_written(upstream.partial_gradient);
   }
   last_call_ = call;
   if (config_.plan.schedule.has_private(call)) { private_due_ = call; }
@@ -217,7 +224,10 @@ status depth_router<Backend, T>::private_row_gradient(const context& where, int 
   problem.row_gradient = gradient;
   problem.partials = buffers_.partials;
   const status outcome = Backend::gather(problem, with_workspace(where));
-  if (outcome.ok()) { private_due_ = -1; }
+  if (outcome.ok()) {
+    private_due_ = -1;
+    note_written(gradient);
+  }
   return outcome;
 }
 
@@ -309,6 +319,7 @@ status depth_router<Backend, T>::row_gradient(const context& where, int row,
   if (outcome.ok()) {
     last_row_ = row;
     pending_calls_ = 0;
+    note_written(gradient);
   }
   return outcome;
 }

@@ -60,7 +60,10 @@ status depth_router<Backend, T>::replay(const context& where, int call,
   problem.states.first_slot = call - group_first_;
   finish_with(problem, inputs, outputs);
   const status outcome = Backend::advance(problem, with_workspace(where));
-  if (outcome.ok()) { ++group_next_; }
+  if (outcome.ok()) {
+    ++group_next_;
+    note_written(outputs);
+  }
   return outcome;
 }
 
@@ -79,7 +82,9 @@ status depth_router<Backend, T>::recompute(const context& where, int call,
     problem.states.lse = buffers_.call_lse;
     problem.states.first_slot = call;
     finish_with(problem, inputs, outputs);
-    return Backend::advance(problem, with_workspace(where));
+    const status outcome = Backend::advance(problem, with_workspace(where));
+    if (outcome.ok()) { note_written(outputs); }
+    return outcome;
   }
   if (const status outcome = check_recompute(call, 1); !outcome.ok()) { return outcome; }
   if (const status outcome = check_call(call, inputs, outputs); !outcome.ok()) { return outcome; }
