@@ -2,6 +2,10 @@
 //! Everything for the CUDA compiler: all of mhar.hpp, the block collectives and the launchers.
 #pragma once
 
+#if !defined(__CUDACC__)
+#  error "mhar/mhar.cuh is for .cu files and nvcc: a C++ compiler takes mhar/mhar.hpp"
+#endif
+
 #include <mhar/block/advance_any.cuh>
 #include <mhar/block/advance_rows.cuh>
 #include <mhar/block/advance_tiles.cuh>

@@ -326,6 +326,29 @@ TEST_CASE("router: a mix that lies where the call's gradient is kept is refused"
   }
 }
 
+TEST_CASE("router: a private row's gradient is written over nothing that is still to be read")
+{
+  sweep_options options;
+  options.extent = {3, 8, 2};
+  options.schedule = mhar::block_schedule(6, 2);
+  const sweep_case<double> data{options, 523};
+  run_choices choices;
+  choices.plan = mhar::streaming_plan(options.schedule);
+  run_type run{data, choices};
+  auto& router = run.router();
+  run.forward();
+  run.begin_backward();
+  REQUIRE(router.backward_call(run.context(), 5, run.upstream(5)).ok());
+  const void* const query = router.config().sites[3].parameters.query.data;
+  for (const void* const place :
+       {static_cast<const void*>(router.row(1)), static_cast<const void*>(router.lse(5)), query}) {
+    const mhar::matrix output{const_cast<void*>(place), mhar::element::float64, 8};
+    check_refused(router.private_row_gradient(run.context(), 5, run.inputs(5), output),
+                  "row_gradient");
+  }
+  CHECK(router.private_row_gradient(run.context(), 5, run.inputs(5), {}).ok());
+}
+
 TEST_CASE("router: a block over its rows or its parameters is refused")
 {
   const two_levels pass{mhar::row_home::strided};

@@ -174,6 +174,37 @@ TEST_CASE("router: a group of calls is recomputed with the forward's passes")
   CHECK(log.advances.size() == 5);
 }
 
+TEST_CASE("router: a group to recompute is over when another one fails or a forward begins")
+{
+  sweep_options options;
+  options.extent = {2, 6, 2};
+  options.schedule = mhar::full_schedule(9);
+  const sweep_case<double> data{options, 606};
+  run_choices choices;
+  choices.plan =
+      mhar::custom_plan(options.schedule, {1, 8, 2, 1, 5, 4, 3, 2, 1}, std::vector<int>(9, 1));
+  choices.recompute_calls = 3;
+  recording_backend::record log;
+  run_type run{data, choices};
+  run.context().log = &log;
+  for (const bool forward : {true, false}) {
+    CAPTURE(forward);
+    run.forward();
+    mhar::check(run.router().begin_recompute(run.context(), 5, 3));
+    if (forward) { run.forward(); }
+    else {
+      log.answer = mhar::code::cuda;
+      CHECK(run.router().begin_recompute(run.context(), 6, 2).code == mhar::code::cuda);
+      log.answer = mhar::code::success;
+    }
+    log.advances.clear();
+    static_cast<void>(run.recompute(5));
+    // Alone, from the start: nothing of what the group had begun is taken.
+    CHECK(log.advances.size() == 3);
+    for (const auto& pass : log.advances) { CHECK(pass.num_calls == 1); }
+  }
+}
+
 TEST_CASE("router: a refusal of the backend is passed on and changes nothing")
 {
   sweep_options options;

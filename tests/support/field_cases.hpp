@@ -119,6 +119,39 @@ void one_source_with_weight(On on)
   }
 }
 
+//! One source's lse is its logit, and its key is inexact wherever it may be rounded: how often that happens shows.
+template <class On>
+void keys_are_rounded(On on)
+{
+  random_inputs random{640};
+  const double weight = 1 + 0x1p-9;              // is no bfloat16
+  const double key = 1 / std::sqrt(2.5 + 1e-6);  // 0.63246, as bfloat16 0.6328125
+  const double logits[] = {512 * weight * key, 512 * weight * 0.6328125, 512 * 0.6328125};
+  for (const mhar::key_rounding rounding :
+       {mhar::key_rounding::none, mhar::key_rounding::storage, mhar::key_rounding::storage_twice}) {
+    for (const bool null : {false, true}) {
+      CAPTURE(static_cast<int>(rounding));
+      CAPTURE(null);
+      call_options<mhar::bfloat16> options =
+          plain_options<mhar::bfloat16>({2, 2, 1, 0}, null ? 0 : 1);
+      options.norm_weight = true;
+      options.null_source = null;
+      options.rounding = rounding;
+      call_case<mhar::bfloat16> data{options, random};
+      const auto one_two = [](std::int64_t, std::int64_t, std::int64_t k) { return k + 1.0; };
+      if (null) { set_each(data.inputs().null_source, one_two); }
+      else {
+        set_each(data.inputs().rows, one_two);
+      }
+      set_each(data.inputs().norm_weight, weight);
+      set_each(data.inputs().query,
+               [](std::int64_t, std::int64_t, std::int64_t k) { return k == 0 ? 512.0 : 0.0; });
+      run_and_check(data, on);
+      CHECK(each_near(data.results().lse, logits[static_cast<int>(rounding)], 0.01));
+    }
+  }
+}
+
 //! A1 c: no row has weight beside a null source of zeros, so the partial comes back bit for bit.
 template <class T, class On>
 void null_source_takes_all(On on)

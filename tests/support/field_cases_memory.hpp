@@ -61,6 +61,23 @@ void zero_factors_meet_infinities(On on, std::int64_t width)
   }
 }
 
+//! A null source whose bias is -inf has weight 0: an infinite upstream gradient does not reach its gradient.
+template <class T, class On>
+void null_source_without_weight(On on, std::int64_t width)
+{
+  random_inputs random{641};
+  call_options<T> options = plain_options<T>({3, width, 2, 0}, 2);
+  options.null_source = options.bias = true;
+  call_case<T> data{options, random};
+  data.inputs().bias.set(0, 0, 0, -infinite);
+  data.inputs().output_gradient.set(0, 1, 5, infinite);
+  data.expect();
+  on.backward(data);
+  CHECK_PASSES(data.check_backward());
+  CHECK(each(data.results().null_source, [](double value) { return value == 0; }));
+  CHECK(data.results().bias.get(0, 0, 0) == 0);
+}
+
 //! The same array, its elements one past a 16-byte boundary.
 inline void misalign(tensor& array)
 {

@@ -169,6 +169,11 @@ TEST_CASE("validate: a forward call with one bad argument is refused by name")
            [](problem& p, memory&) { p.outputs.y.mode = mhar::update::accumulate; }},
           {code::bad_stride, "outputs.y",
            [](problem& p, memory&) { p.outputs.y.position_stride = width - 1; }},
+          {code::bad_stride, "outputs.y",
+           [](problem& p, memory&) {  // together they leave 64 bits
+             p.extent.num_positions = std::int64_t{1} << 30;
+             p.outputs.y.position_stride = std::int64_t{1} << 40;
+           }},
           {code::missing_argument, "outputs.y", [](problem& p, memory&) { p.outputs = {}; }},
           {code::aliasing, "outputs.y",
            [](problem& p, memory& m) { p.outputs.y.data = m.rows.data() + 5; }},
