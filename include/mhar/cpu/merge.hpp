@@ -56,8 +56,13 @@ void merge_position(const merge_problem<T>& problem, std::int64_t position,
       scratch.parts[kept] = problem.parts.at(i, position);
       ++kept;
     }
-    combine(weight_matrix<accumulate>{scratch.weights, 0, 1}, 1, row_range<T>{scratch.parts, kept},
-            columns{h * width, width}, &scratch.mix, h * width);
+    if (kept > 0) {
+      // Added to a sum of 0, -0 would become 0.
+      scale_row(scratch.mix + h * width, scratch.weights[0], scratch.parts[0] + h * width, width);
+      combine(weight_matrix<accumulate>{scratch.weights + 1, 0, 1}, 1,
+              row_range<T>{scratch.parts + 1, kept - 1}, columns{h * width, width}, &scratch.mix,
+              h * width);
+    }
     if (problem.lse != nullptr) { problem.lse[entry] = lse; }
   }
   if (problem.mix) { write(problem.mix, position, scratch.mix, extent.width); }

@@ -230,7 +230,8 @@ private:
   [[nodiscard]] int first_row_under(const detail::region& written, int num_rows) const noexcept;
   void note_written(const matrix& output) noexcept;
   void note_written(const route_outputs<T>& outputs) noexcept;
-  [[nodiscard]] status check_gradients_apart(const site_gradients* gradients) const noexcept;
+  [[nodiscard]] status check_gradients_apart(const site_gradients* gradients,
+                                             int& intact) const noexcept;
   [[nodiscard]] advance_problem<T> pass_over_rows(int opener, int first_call,
                                                   int end_call) const noexcept;
   [[nodiscard]] bool are_routed(int first, int count) const noexcept;

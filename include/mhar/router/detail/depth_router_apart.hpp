@@ -167,28 +167,38 @@ void depth_router<Backend, T>::note_written(const route_outputs<T>& outputs) noe
   note_written(outputs.mix);
 }
 
-//! The gradients of parameters, which another backward may follow.
+//! The gradients of parameters, which another backward may follow. Rows are dead by now: rows [0, intact) are left.
 template <class Backend, class T>
-status depth_router<Backend, T>::check_gradients_apart(
-    const site_gradients* gradients) const noexcept
+status depth_router<Backend, T>::check_gradients_apart(const site_gradients* gradients,
+                                                       int& intact) const noexcept
 {
   const std::int64_t width = config_.extent.width;
+  // Of all rows together: sites may be many, and a list is gone through row by row.
+  detail::interval bounds;
+  detail::checker checks;
+  for (int n = 0; n < intact; ++n) {
+    const const_matrix row{rows().row(n), rows().position_stride};
+    const detail::region read = checks.input(row, config_.extent, "rows");
+    if (read.empty()) { continue; }
+    bounds = bounds.empty() ? detail::interval{read.begin, read.end()}
+                            : detail::interval{(std::min)(bounds.begin, read.begin),
+                                               (std::max)(bounds.end, read.end())};
+  }
   for (std::size_t site = 0; gradients != nullptr && site < sites_.size(); ++site) {
     const site_gradients& asked = gradients[site];
-    const auto meets = [this](const array& values, std::int64_t count) {
+    const auto meets = [&](const array& values, std::int64_t count) {
       if (!values) { return false; }
-      const auto bytes = static_cast<std::size_t>(count * size_of(values.type));
-      const detail::interval place = detail::bytes_at(values.data, bytes);
-      const detail::region written{"gradients", place.begin, 1, 0, count * size_of(values.type),
-                                   values.type};
-      return block_.meets(place) || meets_parameter(place) ||
-             first_row_under(written, total_rows()) < total_rows();
+      const std::int64_t bytes = count * size_of(values.type);
+      const auto place = detail::bytes_at(values.data, static_cast<std::size_t>(bytes));
+      if (bounds.meets(place)) {
+        intact = first_row_under({"gradients", place.begin, 1, 0, bytes, values.type}, intact);
+      }
+      return block_.meets(place) || meets_parameter(place);
     };
     if (meets(asked.query, width * config_.queries_per_site) || meets(asked.norm_weight, width) ||
         meets(asked.bias, num_bias_[site]) || meets(asked.null_source, width) ||
         meets(asked.gate, 1) || meets(asked.output_norm_weight, width)) {
-      return {code::aliasing, "gradients",
-              "one lies over a parameter, a row or the router's block"};
+      return {code::aliasing, "gradients", "one lies over a parameter or the router's block"};
     }
   }
   return {};

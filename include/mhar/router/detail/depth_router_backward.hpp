@@ -354,7 +354,8 @@ status depth_router<Backend, T>::finish_backward(const context& where,
             "comes after the gradients of all calls and rows"};
   }
   if (const status outcome = check_gradients(gradients); !outcome.ok()) { return outcome; }
-  if (const status apart = check_gradients_apart(gradients); !apart.ok()) { return apart; }
+  int intact = intact_rows_;
+  if (const status apart = check_gradients_apart(gradients, intact); !apart.ok()) { return apart; }
   if (gradients != nullptr) {
     reduce_problem<T> problem;
     problem.extent = config_.extent;
@@ -367,6 +368,7 @@ status depth_router<Backend, T>::finish_backward(const context& where,
     const status outcome = Backend::reduce(problem, with_workspace(where));
     if (!outcome.ok()) { return outcome; }
   }
+  intact_rows_ = intact;
   phase_ = phase::done;
   return {};
 }
