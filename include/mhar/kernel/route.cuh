@@ -29,14 +29,13 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
   auto* const memory = reinterpret_cast<accumulate*>(barriers + detail::max_stages);
   const int storage_size = static_cast<int>(storage_type::size(p.tree));
   const storage_type storage = storage_type::carve(memory, p.tree);
-  auto* const staged = reinterpret_cast<char*>(memory + 2 * storage_size);
+  auto* const staged =
+      reinterpret_cast<char*>(shared_memory) + detail::stream_storage_bytes<accumulate>(p.tree);
   const int threads = static_cast<int>(blockDim.x);
   const int column_threads = threads - head_threads;
   // Sums are there to be read; steps are there to be read.
   const detail::named_barriers<1, 2> summed{threads};
   const detail::named_barriers<3, 4> stepped{threads};
-  // Not __syncthreads(), which all threads have to call in the same place.
-  const detail::named_barrier<6> everybody{threads};
 
   detail::release_dependents();
   detail::wait_for_dependencies();
@@ -46,18 +45,26 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
   const int head_warp = warp - column_threads / 32;
   int parity = 0;
 
+  columns_type columns{p};
+  if (head_warp == 0) {
+    source.init_barriers();
+    for (int stage = 0; stage < stages.num_stages; ++stage) { source.copy_rows(); }
+  }
+  else if (head_warp < 0) {
+    for (int stage = 0; stage < stages.num_stages; ++stage) { source.copy_columns(columns); }
+    columns.load_weights(p);
+  }
+  __syncthreads();
+  if (p.null_source) {
+    const detail::null_row<T> null{p};
+    detail::sum_keys(p, storage, null, 1, key_rounding::none, warp, threads / 32);
+    __syncthreads();
+    if (warp == 0) { detail::route_heads<T>{p, 0, 1}.find_null_logits(storage, null); }
+    __syncthreads();
+  }
+
   if (head_warp >= 0) {
     const detail::route_heads<T> heads{p, head_warp, head_threads / 32};
-    if (head_warp == 0) {
-      source.init_barriers();
-      for (int stage = 0; stage < stages.num_stages; ++stage) { source.copy_rows(); }
-    }
-    everybody.sync();
-    if (p.null_source) {
-      everybody.sync();
-      heads.find_null_logits(storage, detail::null_row<T>{p});
-      everybody.sync();
-    }
     for (int batch = 0; now.position < p.num_positions; now.step(stages), parity ^= 1, ++batch) {
       summed.sync(parity);
       // Who has summed a batch has mixed the one before the one before it: that one's stage is free.
@@ -68,17 +75,6 @@ __global__ void __launch_bounds__(MaxThreads, MinBlocks)
       stepped.arrive(parity);
     }
     return;
-  }
-
-  columns_type columns{p};
-  for (int stage = 0; stage < stages.num_stages; ++stage) { source.copy_columns(columns); }
-  columns.load_weights(p);
-  everybody.sync();
-  if (p.null_source) {
-    detail::sum_keys(p, storage, detail::null_row<T>{p}, 1, key_rounding::none, warp,
-                     column_threads / 32);
-    everybody.sync();
-    everybody.sync();
   }
 
   detail::column_warps<T, ChunksPerThread, Joined> work{p, columns};

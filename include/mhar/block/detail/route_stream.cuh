@@ -12,6 +12,15 @@
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
+//! Shared memory of route_kernel in front of its stages: their barriers, and what even and odd batches leave behind.
+template <class Accumulate>
+[[nodiscard]] MHAR_HOST_DEVICE constexpr std::size_t stream_storage_bytes(
+    const thread::width_tree& tree) noexcept
+{
+  return stages_offset(8 * max_stages +
+                       2 * route_storage<Accumulate>::size(tree) * sizeof(Accumulate));
+}
+
 //! Joined: a thread's chunks all lie in one span, so their sums are one. Then every chunk of every thread exists.
 template <class T, int ChunksPerThread, bool Joined>
 class column_warps

@@ -19,6 +19,12 @@ struct stage_shape
 };
 inline constexpr int max_stages = 8;
 
+//! Where stages begin behind `bytes` of shared memory: the copy engine fills places on 128-byte boundaries faster.
+[[nodiscard]] MHAR_HOST_DEVICE constexpr std::size_t stages_offset(std::size_t bytes) noexcept
+{
+  return (bytes + 127) / 128 * 128;
+}
+
 //! A place in the stream: batch `batch` of a position, in a stage; every block takes every gridDim.x-th position.
 struct stream_place
 {

@@ -232,10 +232,9 @@ status route_rows(const block::route_parameters<T>& p, const const_rows<T>& rows
           launch_resident<short_list>(p, rows, properties, where, outcome)) {
         return outcome;
       }
-      using storage = block::detail::route_storage<accumulate_t<T>>;
       const tuning::route_policy policy = tuning::route_policy_selector{}(
           {p.tree, p.num_rows, static_cast<std::size_t>(p.tree.num_chunks) * 16,
-           8 * block::detail::max_stages + 2 * storage::size(p.tree) * sizeof(accumulate_t<T>)},
+           block::detail::stream_storage_bytes<accumulate_t<T>>(p.tree)},
           {static_cast<std::size_t>(properties.shared_memory_per_block),
            static_cast<std::size_t>(properties.shared_memory_per_multiprocessor)});
       const auto launch_for = [&](auto chunks, auto threads) {
