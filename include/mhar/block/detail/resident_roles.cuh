@@ -37,18 +37,20 @@ public:
   {
   }
 
-  //! By one warp, before a barrier of the block.
+  //! By one warp, before a barrier of the block. All lanes of a warp arrive, each for itself: that costs no more than one for all,
+  //! and compute-sanitizer follows it.
   __device__ __forceinline__ void init_barriers() const
   {
+    const int column_threads = 32 * shape_.column_warps;
     if ((threadIdx.x & 31) == 0) {
       for (int stage = 0; stage < shape_.stages.num_stages; ++stage) {
-        shared_.summed(stage).init(shape_.column_warps);
-        shared_.empty(stage).init(shape_.column_warps);
+        shared_.summed(stage).init(column_threads);
+        shared_.empty(stage).init(column_threads);
       }
       for (int parity = 0; parity < 2; ++parity) {
-        shared_.stepped(parity).init(shape_.head_warps);
-        shared_.closed(parity).init(1);
-        shared_.mixed(parity).init(shape_.column_warps);
+        shared_.stepped(parity).init(32 * shape_.head_warps);
+        shared_.closed(parity).init(32);
+        shared_.mixed(parity).init(column_threads);
       }
     }
     source().init_barriers();
@@ -67,6 +69,7 @@ public:
     sum_keys(p_, storage, null, 1, key_rounding::none, warp, static_cast<int>(blockDim.x) / 32);
     __syncthreads();
     if (warp == 0) { route_heads<T>{p_, 0, 1}.find_null_logits(storage, null); }
+    fence_bulk_copies();
     __syncthreads();
   }
 
@@ -110,7 +113,7 @@ public:
       full(now).wait(now.phase);
       if (p_.updated_row >= 0) { update(columns, now, stage, count); }
       work(stage, shape_.stages.row_bytes, count, shared_.sums(now.stage));
-      arrive(shared_.summed(now.stage));
+      shared_.summed(now.stage).arrive();
     }
   }
 
@@ -149,7 +152,7 @@ public:
       others.sync();
       steps.find_steps(logits, shared_.steps(parity), shared_.maxima(parity), warp,
                        shape_.head_warps);
-      arrive(shared_.stepped(parity));
+      shared_.stepped(parity).arrive();
     }
   }
 
@@ -162,7 +165,7 @@ public:
       shared_.stepped(parity).wait(phase_of(now.turn));
       steps.close(now.position(), shared_.logits(parity), shared_.steps(parity),
                   shared_.maxima(parity), shared_.normalizers(parity));
-      arrive(shared_.closed(parity));
+      shared_.closed(parity).arrive();
     }
   }
 
@@ -172,7 +175,8 @@ public:
     resident_mix<T, ChunksPerThread, Joined> work{p_, columns};
     using squares_type = block_squares<T, plain_type, named_barrier<5>>;
     route_finish<T, plain_type, squares_type> finish{
-        p_, columns, squares_type{p_, shared_.output_sums(), {32 * shape_.column_warps}}};
+        p_, columns,
+        squares_type{p_, shared_.output_sums(), {32 * shape_.column_warps}, shared_.stride()}};
     resident_place now;
     while (exists(now)) {
       const int turn = now.turn;
@@ -185,14 +189,14 @@ public:
         // Long since there: what makes the copies visible to this thread.
         full(now).wait(now.phase);
         work(stage_of(now), shape_.stages.row_bytes, count, steps);
-        arrive(shared_.empty(now.stage));
+        shared_.empty(now.stage).arrive();
         steps += count * p_.tree.num_heads;
         now.advance(shape_.stages, 1);
       } while (now.batch != 0);
       shared_.closed(parity_of(turn)).wait(phase_of(turn));
       columns.forget_addresses();
       finish(resident_place{turn}.position(), shared_.normalizers(parity_of(turn)));
-      arrive(shared_.mixed(parity_of(turn)));
+      shared_.mixed(parity_of(turn)).arrive();
     }
   }
 
@@ -218,13 +222,6 @@ private:
     const int left = p_.num_rows - place.batch * shape_.stages.rows;
     return left < shape_.stages.rows ? left : shape_.stages.rows;
   }
-  //! What all lanes of a warp did precedes what those do that wait.
-  static __device__ __forceinline__ void arrive(const warp_barrier& barrier)
-  {
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) { barrier.arrive(); }
-  }
-
   __device__ __forceinline__ void update(const columns_type& columns, const resident_place& now,
                                          char* stage, int count) const
   {
