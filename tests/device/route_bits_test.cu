@@ -20,6 +20,13 @@ struct shape_of_call
   int num_rows;
 };
 
+//! What a call makes of the mix.
+struct ending
+{
+  mhar::output_norm norm;
+  bool combines;  //!< with a partial, through a gate
+};
+
 //! The rows and parameters of a call with everything on, and y, mix and lse of some of its positions in any layout.
 template <class T>
 class bits_case
@@ -33,7 +40,8 @@ public:
         norm_weight_{random.vector<float>(shape.width)},
         bias_{random.vector<float>(shape.num_rows + 1)},
         null_{random.vector<float>(shape.width)},
-        output_weight_{random.vector<float>(shape.width)}
+        output_weight_{random.vector<float>(shape.width)},
+        partial_{random.vector<T>(num_positions * shape.width)}
   {
   }
 
@@ -47,8 +55,7 @@ public:
   //! Positions [first, first + count); `offset` shifts every row by elements, `token_major` and `listed` choose the layout. Without
   //! `wants_mix` y and lse are all that is stored.
   [[nodiscard]] results run(std::int64_t first, std::int64_t count, bool token_major, bool listed,
-                            std::int64_t offset, mhar::output_norm norm,
-                            bool wants_mix = true) const
+                            std::int64_t offset, const ending& end, bool wants_mix = true) const
   {
     const std::int64_t width = shape_.width;
     std::vector<T> placed(static_cast<std::size_t>(shape_.num_rows * count * width));
@@ -90,8 +97,15 @@ public:
     problem.site.norm_weight = norm_weight.data();
     problem.site.bias = bias.data();
     problem.site.null_source = null.data();
-    problem.stage.norm = norm;
-    if (norm == mhar::output_norm::rms) { problem.stage.norm_weight = output_weight.data(); }
+    problem.stage.norm = end.norm;
+    if (end.norm == mhar::output_norm::rms) { problem.stage.norm_weight = output_weight.data(); }
+    const auto partials = partial_.begin() + first * width;
+    const device_buffer<T> partial{std::vector<T>(partials, partials + count * width)};
+    const device_buffer<float> gate{std::vector<float>{0.7f}};
+    if (end.combines) {
+      problem.stage.partial = {partial.data(), width};
+      problem.stage.gate = gate.data();
+    }
     problem.outputs.y = {y.data(), width};
     if (wants_mix) { problem.outputs.mix = {mix.data(), width}; }
     problem.outputs.lse = lse.data();
@@ -136,6 +150,7 @@ private:
   std::vector<float> bias_;
   std::vector<float> null_;
   std::vector<float> output_weight_;
+  std::vector<T> partial_;
 };
 
 template <class T>
@@ -145,21 +160,24 @@ void check_bits(const shape_of_call& shape, std::int64_t num_positions, std::uin
   const bits_case<T> data{shape, num_positions, random};
   CAPTURE(shape.width);
   CAPTURE(shape.num_heads);
-  for (const auto norm : {mhar::output_norm::none, mhar::output_norm::rms}) {
-    const auto all = data.run(0, num_positions, false, false, 0, norm);
-    data.check_same(all, 0, num_positions, data.run(0, num_positions, false, false, 0, norm));
-    data.check_same(all, 0, num_positions, data.run(0, num_positions, true, false, 0, norm));
-    data.check_same(all, 0, num_positions, data.run(0, num_positions, false, true, 0, norm));
-    data.check_same(all, 0, num_positions, data.run(0, num_positions, false, false, 1, norm));
+  for (const ending& end :
+       {ending{mhar::output_norm::none, false}, ending{mhar::output_norm::rms, false},
+        ending{mhar::output_norm::none, true}}) {
+    CAPTURE(end.combines);
+    const auto all = data.run(0, num_positions, false, false, 0, end);
+    data.check_same(all, 0, num_positions, data.run(0, num_positions, false, false, 0, end));
+    data.check_same(all, 0, num_positions, data.run(0, num_positions, true, false, 0, end));
+    data.check_same(all, 0, num_positions, data.run(0, num_positions, false, true, 0, end));
+    data.check_same(all, 0, num_positions, data.run(0, num_positions, false, false, 1, end));
     data.check_same_y(all, 0, num_positions,
-                      data.run(0, num_positions, false, false, 0, norm, false));
+                      data.run(0, num_positions, false, false, 0, end, false));
     for (const std::int64_t count : {1, 2, 7, 16, 33, 120}) {
-      if (count >= num_positions) { continue; }
+      if (count >= num_positions || (end.combines && count < 120)) { continue; }
       const std::int64_t first = random.integer(0, num_positions - count);
       CAPTURE(count);
-      data.check_same(all, first, count, data.run(first, count, false, false, 0, norm));
-      data.check_same(all, first, count, data.run(first, count, true, false, 0, norm));
-      data.check_same_y(all, first, count, data.run(first, count, false, false, 0, norm, false));
+      data.check_same(all, first, count, data.run(first, count, false, false, 0, end));
+      data.check_same(all, first, count, data.run(first, count, true, false, 0, end));
+      data.check_same_y(all, first, count, data.run(first, count, false, false, 0, end, false));
     }
   }
 }

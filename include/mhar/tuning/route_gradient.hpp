@@ -28,15 +28,21 @@ struct route_gradient_policy
 
 inline constexpr route_gradient_policy route_gradient{};
 
-//! Chunks of positions with a partial sum of their own: by the shape alone, so that parameter gradients
-//! have the same bits on every device. Multiples of 132 divide evenly over the multiprocessors of an
-//! H200, as many of them as a multiprocessor has blocks; about 15 positions make the writing of a
-//! chunk's sums cheap beside reading its rows.
-[[nodiscard]] constexpr int gradient_chunks(std::int64_t num_positions, std::int64_t width) noexcept
+//! Blocks of `threads` that the registers of a multiprocessor hold, at most eight, where a thread holds `held` chunks. On all devices
+//! each quarter of it has 16 Ki registers: for six warps of 80 a thread, or four of 128.
+[[nodiscard]] constexpr int gradient_blocks(int threads, int held) noexcept
+{
+  const int blocks = 4 * (held == 1 ? 6 : 4) / ((threads + 31) / 32);
+  return blocks < 1 ? 1 : blocks > 8 ? 8 : blocks;
+}
+
+//! Chunks of positions with a partial sum of their own: by the problem alone, so that parameter gradients
+//! have the same bits on every device. One for each of the `blocks` that a multiprocessor of an H200 has at a time, so that no
+//! block has two where others have one; about 15 positions make the writing of a chunk's sums cheap beside reading its rows.
+[[nodiscard]] constexpr int gradient_chunks(std::int64_t num_positions, int blocks) noexcept
 {
   constexpr std::int64_t unit = 132;
   const std::int64_t times = num_positions / (unit * 15);
-  const std::int64_t blocks = width >= 4096 ? 2 : width >= 2048 ? 4 : 8;
   const std::int64_t most = unit * (times < 1 ? 1 : times > blocks ? blocks : times);
   return static_cast<int>(num_positions < most ? num_positions : most);
 }

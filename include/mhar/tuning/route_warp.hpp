@@ -19,7 +19,7 @@ struct warp_policy_selector
 {
   //! Positions per multiprocessor from which warps are busy enough.
   static constexpr int least_positions = 8;
-  static constexpr int max_slots = 32;  //!< of a warp's ring; one lane asks for each
+  static constexpr int max_slots = 31;  //!< of a warp's ring; one lane asks for each
 
   //! Warps of a block, one to a multiprocessor, by the registers that the mix takes.
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int warps(int chunks) noexcept

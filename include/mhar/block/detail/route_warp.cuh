@@ -11,6 +11,8 @@
 #include <mhar/block/detail/route_heads.cuh>
 #include <mhar/block/detail/row_stages.cuh>
 #include <mhar/block/detail/warp_columns.cuh>
+#include <mhar/block/detail/warp_ending.cuh>
+#include <mhar/block/detail/warp_parameters.cuh>
 #include <mhar/block/detail/warp_rows.cuh>
 #include <mhar/block/detail/warp_storage.cuh>
 #include <mhar/thread/softmax_state.hpp>
@@ -46,27 +48,32 @@ public:
         columns_{p.tree, part_},
         row_shift_{columns_.lanes_shift() - Rows / 2},
         row_of_lane_{(lane_ >> row_shift_) & (Rows - 1)},
-        query_{reinterpret_cast<float*>(memory) + part_ * Chunks * 32 * chunk_width + lane_ * 4},
-        null_logits_{reinterpret_cast<accumulate*>(memory + storage::query_bytes)},
-        steps_{reinterpret_cast<step*>(memory + storage::steps_offset() +
+        parameters_{reinterpret_cast<float*>(memory) + part_ * Chunks * 32 * chunk_width,
+                    reinterpret_cast<float*>(memory + storage::query_bytes) +
+                        part_ * Chunks * 32 * chunk_width},
+        null_logits_{reinterpret_cast<accumulate*>(memory + storage::null_logits_offset(ring))},
+        gate_{reinterpret_cast<accumulate*>(memory + storage::gate_offset(ring))},
+        steps_{reinterpret_cast<step*>(memory + storage::steps_offset(ring) +
                                        warp_ * storage::steps_bytes)},
         sums_{reinterpret_cast<accumulate*>(memory + storage::sums_offset(ring) +
                                             group_ * storage::sums_bytes)},
-        stream_{{p, rows_of_call},
+        streams_partial_{p.partial && p.partial.type == element_of<T>::value &&
+                         (ends_without_norm || p.norm != output_norm::rms)},
+        stream_{{p, rows_of_call, streams_partial_},
                 ring,
                 warp_,
                 reinterpret_cast<std::uint64_t*>(memory + storage::barriers_offset(ring)) +
                     warp_ * ring.slots,
-                memory + storage::ring_offset(ring) + warp_ * ring.slots * ring.slot_bytes}
+                memory + storage::ring_offset(ring) + warp_ * ring.slots * ring.slot_bytes,
+                reinterpret_cast<int*>(memory + storage::gate_offset(ring)) + 1}
   {
   }
 
   __device__ __forceinline__ void operator()()
   {
     start();
-    stream_.fill();
-    for (std::int64_t position = stream_.first_position(warp_); position < p_.num_positions;
-         position += stream_.position_step()) {
+    for (std::int64_t position = stream_.begin_position(); position < p_.num_positions;
+         position = stream_.begin_position()) {
       take(position);
     }
   }
@@ -76,33 +83,39 @@ private:
   static constexpr bool sums_spans_together = Rows < 4;
   //! Asks for a row when another has been mixed, not for a batch.
   static constexpr bool fetches_each = Chunks > 5;
+  //! A lane's sums of spans are in registers of the lanes that the tree deals the spans to.
+  static constexpr bool has_all_spans = Spans == 1 && Split == 1;
+  //! Chunks of parameters that a warp asks for before anything else: with as many warps as there should be, all that it folds.
+  static constexpr int ahead = Chunks <= 8 ? 1 : Split == 1 ? 2 : 4;
 
-  //! By all warps: the folded query, the null source, the barriers.
+  //! By all warps. Parameters are asked for before the rows, which would hold them up, and made ready while those come.
   __device__ __forceinline__ void start()
   {
-    for (int i = group_; i < Chunks; i += ring_.warps / Split) {
-      const auto w = fold_chunk(p_, columns_.chunk(i) * chunk_width, chunk_width);
-      float* const to = query_ + i * 32 * chunk_width;
-#pragma unroll
-      for (int half = 0; half < chunk_width / 4; ++half) {
-        thread::store_vector(to + half * 128,
-                             thread::vector<float, 4>{w[4 * half], w[4 * half + 1], w[4 * half + 2],
-                                                      w[4 * half + 3]});
-      }
+    const int groups = ring_.warps / Split;
+    auto asked = parameters_.ask(p_, columns_, group_, groups);
+    if (threadIdx.x == 0) {
+      stream_.init_dealt();
+      *gate_ = p_.gate ? load_scalar<accumulate>(p_.gate.data, p_.gate.type, 0) : accumulate{1};
     }
+    // Of two sums of spans four strides apart: the places of all warps are more.
+    route_storage<accumulate> of_null{};
+    of_null.stride = route_storage<accumulate>::stride_of(p_.tree);
+    of_null.sums = reinterpret_cast<accumulate*>(memory_ + storage::sums_offset(ring_));
+    of_null.null_logits = null_logits_;
+    const null_row<T> null_source{p_};
     if (p_.null_source) {
-      // No row has come yet: the sums may reach into the rings.
-      route_storage<accumulate> of_null{};
-      of_null.stride = route_storage<accumulate>::stride_of(p_.tree);
-      of_null.sums = reinterpret_cast<accumulate*>(memory_ + storage::ring_offset(ring_));
-      of_null.null_logits = null_logits_;
-      const null_row<T> null{p_};
-      sum_keys(p_, of_null, null, 1, key_rounding::none, warp_, ring_.warps);
+      sum_keys(p_, of_null, null_source, 1, key_rounding::none, warp_, ring_.warps);
+    }
+
+    stream_.init_barriers();
+    stream_.fill();
+    parameters_.keep(p_, columns_, asked, group_, groups);
+    if (p_.null_source) {
       __syncthreads();
-      if (warp_ == 0) { route_heads<T>{p_, 0, 1}.find_null_logits(of_null, null); }
+      if (warp_ == 0) { route_heads<T>{p_, 0, 1}.find_null_logits(of_null, null_source); }
+      __syncthreads();
     }
     for (int i = lane_; i < storage::sums_bytes / 4; i += 32) { sums_[i] = 0; }
-    stream_.init_barriers();
     __syncthreads();
   }
 
@@ -114,7 +127,7 @@ private:
 
   __device__ __forceinline__ void take(std::int64_t position)
   {
-    prefetch_position(p_.partial, p_.tree.width, position);
+    if (!streams_partial_) { prefetch_position(p_.partial, p_.tree.width, position); }
     begin_position();
     int first = 0;
     do {
@@ -140,9 +153,7 @@ private:
     static_cast<void>(state_.advance(logit));
     if (logit != -thread::infinity<accumulate>) {
 #pragma unroll
-      for (int i = 0; i < Chunks; ++i) {
-        columns_.set_mix(i, columns_.load(p_.null_source, i, accumulate{0}));
-      }
+      for (int i = 0; i < Chunks; ++i) { columns_.set_mix(i, parameters_.null_source(i)); }
     }
   }
 
@@ -152,13 +163,7 @@ private:
   sum_chunk(const char* const (&from)[static_cast<std::size_t>(Rows)], int i) const
   {
     sums_type sums{};
-    thread::vector<accumulate, chunk_width> w;
-#pragma unroll
-    for (int half = 0; half < chunk_width / 4; ++half) {
-      const auto part = thread::load_vector<float, 4>(query_ + i * 32 * chunk_width + half * 128);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) { w[4 * half + c] = part[c]; }
-    }
+    const thread::vector<accumulate, chunk_width> w = parameters_.query(i);
 #pragma unroll
     for (int s = 0; s < Rows; ++s) {
       const auto v = thread::widen_all<accumulate>(
@@ -197,40 +202,47 @@ private:
       squares[span] = of_span[1];
       if constexpr (!sums_spans_together) {
         add_lanes(products, squares, span, span + 1);
-        of_row[span] = squares[span];
+        if constexpr (!has_all_spans) { of_row[span] = squares[span]; }
       }
     }
     if constexpr (sums_spans_together) {
       add_lanes(products, squares, 0, Spans);
+      if constexpr (!has_all_spans) {
 #pragma unroll
-      for (int span = 0; span < Spans; ++span) { of_row[span] = squares[span]; }
+        for (int span = 0; span < Spans; ++span) { of_row[span] = squares[span]; }
+      }
     }
-    if constexpr (Split > 1) {
-      // What is written for the batch after the next comes after this barrier of the next.
-      odd_ ^= 1;
-      numbered_barrier{group_ + 1, 32 * Split}.sync();
-    }
+    accumulate square;
+    if constexpr (has_all_spans) { square = add_heads(squares[0], columns_.lanes()); }
     else {
-      __syncwarp();
+      if constexpr (Split > 1) {
+        // What is written for the batch after the next comes after this barrier of the next.
+        odd_ ^= 1;
+        numbered_barrier{group_ + 1, 32 * Split}.sync();
+      }
+      else {
+        __syncwarp();
+      }
+      // Of the batch's row `lane`.
+      square = sum_spans_of_warp<storage::spans>(sums + (lane_ & (Rows - 1)) * storage::stride);
+      square = __shfl_sync(full_warp, square, row_of_lane_);
     }
-    const accumulate square =
-        sum_spans_of_warp<storage::spans>(sums + (lane_ & (Rows - 1)) * storage::stride);
     accumulate inverse = quick_inverse_rms(square, p_.tree.width, p_.eps);
     if (__any_sync(full_warp, thread::overflowed(square))) {
       inverse = find_scaled(square, inverse, position, first, count);
     }
-    if (p_.inverse_rms != nullptr && part_ == 0 && lane_ < count) {
-      p_.inverse_rms[(first + lane_) * p_.num_positions + position] = inverse;
-    }
-    inverse = __shfl_sync(full_warp, inverse, row_of_lane_);
-    const accumulate nothing = -thread::infinity<accumulate>;
     const bool exists = row_of_lane_ < count;
+    if (p_.inverse_rms != nullptr && part_ == 0 && exists &&
+        (lane_ & ~((Rows - 1) << row_shift_)) == 0) {
+      p_.inverse_rms[(first + row_of_lane_) * p_.num_positions + position] = inverse;
+    }
+    const accumulate nothing = -thread::infinity<accumulate>;
     const accumulate bias =
         p_.bias && exists ? load_scalar<accumulate>(p_.bias.data, p_.bias.type,
                                                     first + row_of_lane_ + (p_.null_source ? 1 : 0))
                           : accumulate{0};
     const accumulate logit =
-        exists ? thread::multiply_add(inverse, sum_head(products), bias) : nothing;
+        exists ? thread::multiply_add(inverse, sum_spans_of_head(products), bias) : nothing;
 
     // The largest logit up to this row, by a scan over the lanes of the head. A NaN is never larger.
     accumulate maximum = logit > state_.maximum ? logit : state_.maximum;
@@ -246,35 +258,37 @@ private:
       const accumulate other = __shfl_up_sync(full_warp, maximum, 1u << row_shift_);
       if (row_of_lane_ > 0) { before.maximum = other; }
     }
-    const step next = before.advance(logit);
-    steps_[row_of_lane_ * storage::max_heads + columns_.head(0)] = next;
-    state_.maximum = __shfl_sync(full_warp, maximum, lane_ | ((Rows - 1) << row_shift_));
-    __syncwarp();
+    step_ = before.advance(logit);
+    if constexpr (Rows > 1) {
+      steps_[row_of_lane_ * storage::max_heads + columns_.head(0)] = step_;
+      maximum = __shfl_sync(full_warp, maximum, lane_ | ((Rows - 1) << row_shift_));
+      __syncwarp();
+    }
+    state_.maximum = maximum;
   }
   //! The rest of a butterfly over the lanes of a row, of spans [first, last).
   __device__ __forceinline__ void add_lanes(thread::vector<accumulate, Spans>& products,
                                             thread::vector<accumulate, Spans>& squares, int first,
                                             int last) const
   {
-#pragma unroll 1
-    for (int distance = (1 << row_shift_) >> 1; distance > 0; distance >>= 1) {
+    const auto exchange = [&](int distance) {
 #pragma unroll
       for (int span = first; span < last; ++span) {
         products[span] += __shfl_xor_sync(full_warp, products[span], distance);
         squares[span] += __shfl_xor_sync(full_warp, squares[span], distance);
       }
+    };
+    if constexpr (Chunks / Spans == 16) {
+#pragma unroll
+      for (int distance = 2 / Rows; distance > 0; distance /= 2) { exchange(distance); }
+    }
+    else {
+#pragma unroll 1
+      for (int distance = (1 << row_shift_) >> 1; distance > 0; distance >>= 1) {
+        exchange(distance);
+      }
     }
   }
-  //! A head's spans are dealt to at least four lanes: a butterfly of eight, whichever of them exist.
-  [[nodiscard]] static __device__ __forceinline__ accumulate
-  sum_head(const thread::vector<accumulate, Spans>& spans)
-  {
-    static_assert(Spans <= 8, "two to a lane");
-    return add_in_lane<8>([&](int span) {
-      return thread::vector<accumulate, 1>{{span < Spans ? spans[span] : accumulate{0}}};
-    })[0];
-  }
-
   //! r of the lane's row, also where squares overflowed.
   [[nodiscard]] __device__ __forceinline__ accumulate find_scaled(accumulate square,
                                                                   accumulate inverse,
@@ -285,7 +299,7 @@ private:
 #pragma unroll 1
     for (int k = 0; k < count; ++k) {
       const accumulate scaled = rescaled_inverse_rms(p_, of_position, k);
-      if ((lane_ & (Rows - 1)) == k && thread::overflowed(square)) { inverse = scaled; }
+      if (row_of_lane_ == k && thread::overflowed(square)) { inverse = scaled; }
     }
     return inverse;
   }
@@ -297,14 +311,14 @@ private:
 #pragma unroll 1
     for (int k = 0; k < count; ++k, next += storage::max_heads) {
       const char* const from = stream_.at(k);
-      const step now = *next;
+      const step now = Rows > 1 ? *next : step_;
       state_.sum = thread::multiply_add(state_.sum, now.rescale, now.weight);
       // By the whole warp, whose lanes serve several heads.
       if (__any_sync(full_warp, now.rescale != accumulate{1})) { add_row<true>(from, now); }
       else {
         add_row<false>(from, now);
       }
-      if constexpr (fetches_each) { stream_.replace(k, 1); }
+      if constexpr (fetches_each) { stream_.replace_one(k); }
     }
   }
   template <bool Rescales>
@@ -331,15 +345,31 @@ private:
     }
     const accumulate normalizer = state_.normalizer();
     columns_.forget_addresses();
-    const chunk_ending<T, columns_type> ending{p_, columns_, position};
-    if (stores_only_y(p_)) { ending.store_y(normalizer); }
-    else if (ends_without_norm || p_.norm != output_norm::rms) {
-      ending(normalizer);
+    if constexpr (!ends_without_norm) {
+      if (p_.norm == output_norm::rms) {
+        using squares_type = warp_squares<T, Chunks, Spans>;
+        route_finish<T, columns_type, squares_type> finish{p_, columns_, squares_type{p_, sums_}};
+        finish(position, own_normalizer<accumulate>{normalizer});
+        return;
+      }
     }
-    else if constexpr (!ends_without_norm) {
-      using squares_type = warp_squares<T, Chunks, Spans>;
-      route_finish<T, columns_type, squares_type> finish{p_, columns_, squares_type{p_, sums_}};
-      finish(position, own_normalizer<accumulate>{normalizer});
+    const warp_ending<T, columns_type> ending{p_, columns_, position};
+    if (stores_only_y(p_) && p_.y.type == element_of<T>::value) { ending.store_y(normalizer); }
+    else if (ending.suits(p_, *gate_)) {
+      if (streams_partial_) { stream_.wait(0); }
+      const char* const partial = stream_.at(0);
+      ending(normalizer, *gate_, [&](int i) {
+        return thread::widen_all<accumulate>(
+            thread::load_vector(reinterpret_cast<const T*>(partial + place_of(i))));
+      });
+    }
+    else {
+      chunk_ending<T, columns_type>{p_, columns_, position}(normalizer);
+    }
+    if (streams_partial_) {
+      stream_.wait(0);
+      stream_.replace_one(0);
+      stream_.leave(1);
     }
   }
 
@@ -354,12 +384,15 @@ private:
   columns_type columns_;
   int row_shift_;  //!< a lane's row of a batch are bits of its number, this many places up
   int row_of_lane_;
-  float* query_;
+  warp_parameters<T, columns_type, ahead> parameters_;
   accumulate* null_logits_;
+  accumulate* gate_;
   step* steps_;
   accumulate* sums_;
+  bool streams_partial_;
   warp_rows<call_rows<T, Capacity>, Split> stream_;
   state state_;
+  step step_;
   int odd_ = 0;  //!< of the batch, where warps share a position
 };
 

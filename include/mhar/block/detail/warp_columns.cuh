@@ -42,6 +42,8 @@ public:
   {
     return first_ + i * lanes() + (i % 2 == 0 ? swap_ : -swap_);
   }
+  //! What a chunk i that is odd is further than i*lanes() from the first one.
+  [[nodiscard]] __device__ __forceinline__ int odd_shift() const { return -2 * swap_; }
   [[nodiscard]] __device__ __forceinline__ int column(int i) const
   {
     return chunk(i) * chunk_width;
@@ -108,6 +110,28 @@ template <int Count, class Value>
     -> decltype(value_of(0))
 {
   return add_in_lane<Count, 0, 1>(value_of);
+}
+
+//! The sum over a warp's heads of what all `lanes` lanes of a head have, in the order of the tree.
+template <class Accumulate>
+[[nodiscard]] __device__ __forceinline__ Accumulate add_heads(Accumulate sum, int lanes)
+{
+#pragma unroll
+  for (int distance = 16; distance >= 4; distance /= 2) {
+    if (distance >= lanes) { sum += __shfl_xor_sync(full_warp, sum, distance); }
+  }
+  return sum;
+}
+
+//! A head's spans are dealt to at least four lanes: a butterfly of eight, whichever of them exist.
+template <class Accumulate, int Spans>
+[[nodiscard]] __device__ __forceinline__ Accumulate
+sum_spans_of_head(const thread::vector<Accumulate, Spans>& spans)
+{
+  static_assert(Spans <= 8, "two to a lane");
+  return add_in_lane<8>([&](int span) {
+    return thread::vector<Accumulate, 1>{{span < Spans ? spans[span] : Accumulate{0}}};
+  })[0];
 }
 
 //! The sum of at most Most spans of a row, 40 or 64, in the order of the tree, by eight lanes, every fourth of the warp: the 32 lanes

@@ -13,9 +13,10 @@ struct warp_ring
   int warps;
   int slots;
   int slot_bytes;
+  bool keeps_null;  //!< beside the query
 };
 
-//! Shared memory of a block, in this order: the folded query, logits of the null source, steps of each warp, sums over spans of the
+//! Shared memory of a block, in this order: the folded query, the null source where there is one, logits of it, the gate, how many positions have been dealt to warps, steps of each warp, sums over spans of the
 //! warps of each position, barriers, rings.
 template <class T, int Chunks, int Rows, int Split>
 struct warp_storage
@@ -25,17 +26,27 @@ struct warp_storage
   //! Of two rows, sixteen sums each, other banks.
   static constexpr int stride = Split == 1 ? 40 : 72;
   static constexpr int query_bytes = Split * Chunks * 32 * thread::chunk_width<T> * 4;
-  static constexpr int steps_bytes = Rows * max_heads * 8;
+  //! The lanes of a head find a single row's step themselves.
+  static constexpr int steps_bytes = Rows > 1 ? Rows* max_heads * 8 : 0;
   //! Of squares; where warps share a position, for even and odd batches.
   static constexpr int sums_bytes = Split * Rows * stride * 4;
 
-  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int steps_offset() noexcept
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int null_logits_offset(
+      const warp_ring& ring) noexcept
   {
-    return query_bytes + max_heads * 4;
+    return ring.keeps_null ? 2 * query_bytes : query_bytes;
+  }
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int gate_offset(const warp_ring& ring) noexcept
+  {
+    return null_logits_offset(ring) + max_heads * 4;
+  }
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int steps_offset(const warp_ring& ring) noexcept
+  {
+    return gate_offset(ring) + 16;
   }
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int sums_offset(const warp_ring& ring) noexcept
   {
-    return steps_offset() + ring.warps * steps_bytes;
+    return steps_offset(ring) + ring.warps * steps_bytes;
   }
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int barriers_offset(
       const warp_ring& ring) noexcept

@@ -36,6 +36,19 @@ private:
   std::size_t bytes_ = 0;
 };
 
+//! Blocks that a multiprocessor of an H200 has at a time.
+template <class T>
+int blocks_of_h200(const route_gradient_problem<T>& problem) noexcept
+{
+  constexpr int value_bytes = static_cast<int>(sizeof(accumulate_t<T>));
+  gradient_budget budget;
+  budget.shared_bytes = 227 << 10;
+  budget.multiprocessor_bytes = 228 << 10;
+  route_gradient_plan plan;
+  if (!make_ring_plan(problem, budget, plan)) { plan = make_direct_plan(problem); }
+  return plan.blocks(value_bytes, budget.multiprocessor_bytes);
+}
+
 template <class T>
 block::call_partials<accumulate_t<T>> make_partials(const route_gradient_problem<T>& problem,
                                                     gradient_workspace& workspace) noexcept
@@ -45,7 +58,8 @@ block::call_partials<accumulate_t<T>> make_partials(const route_gradient_problem
   const std::int64_t width = problem.extent.width;
   const std::int64_t num_sources = problem.num_rows + (problem.site.null_source ? 1 : 0);
   block::call_partials<accumulate> partials;
-  partials.num_chunks = tuning::gradient_chunks(problem.extent.num_positions, width);
+  partials.num_chunks =
+      tuning::gradient_chunks(problem.extent.num_positions, blocks_of_h200(problem));
   const std::int64_t chunks = partials.num_chunks;
   partials.query = workspace.take<accumulate>(wanted.query || wanted.norm_weight, chunks * width);
   partials.null_source =
@@ -117,20 +131,6 @@ block::route_gradient_params<T, Capacity> make_params(
   return call;
 }
 
-//! Blocks of a kernel that one multiprocessor holds at a time.
-template <class Kernel>
-status blocks_per_multiprocessor(Kernel kernel, const device_properties& properties, int threads,
-                                 std::size_t shared_bytes, int& blocks) noexcept
-{
-  const auto* const function = reinterpret_cast<const void*>(kernel);
-  cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           properties.shared_memory_per_block);
-  if (error == cudaSuccess) {
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
-  }
-  return failure_of(error, "kernel");
-}
-
 template <class T>
 struct gradient_launch
 {
@@ -145,12 +145,10 @@ struct gradient_launch
   {
     constexpr int value_bytes = static_cast<int>(sizeof(accumulate_t<T>));
     const std::int64_t shared = plan.shared_bytes(value_bytes);
-    int blocks = 0;
-    status outcome = blocks_per_multiprocessor(kernel, properties, plan.map.num_threads,
-                                               static_cast<std::size_t>(shared), blocks);
-    if (!outcome.ok()) { return outcome; }
     std::int64_t grid = std::min<std::int64_t>(
-        partials.num_chunks, std::int64_t{properties.multiprocessors} * (std::max)(1, blocks));
+        partials.num_chunks,
+        std::int64_t{properties.multiprocessors} *
+            plan.blocks(value_bytes, properties.shared_memory_per_multiprocessor));
     if (plan.arena_in_workspace) {
       grid = std::min<std::int64_t>(grid, tuning::route_gradient.scratch_blocks);
     }
@@ -173,13 +171,9 @@ struct gradient_launch
     gradient_budget budget;
     budget.shared_bytes = properties.shared_memory_per_block;
     budget.multiprocessor_bytes = properties.shared_memory_per_multiprocessor;
-    const block::gradient_map map = make_gradient_map(problem.extent, thread::chunk_width<T>);
-    status outcome = blocks_per_multiprocessor(kernel, properties, map.num_threads, 0,
-                                               budget.blocks_per_multiprocessor);
-    if (!outcome.ok()) { return outcome; }
     route_gradient_plan plan;
     done = make_ring_plan(problem, budget, plan);
-    return done ? run<policy.listed_rows>(kernel, plan) : outcome;
+    return done ? run<policy.listed_rows>(kernel, plan) : status{};
   }
 
   [[nodiscard]] status run_direct() const noexcept
@@ -317,16 +311,15 @@ status route_gradient(const route_gradient_problem<T>& problem, const context& w
     return refuse(code::unsupported, "extent.width",
                   "too wide for 32-bit offsets of scratch memory");
   }
-  if (workspace_bytes(problem, where) > (where.workspace == nullptr ? 0 : where.workspace_bytes)) {
-    return refuse(code::small_workspace, "workspace",
-                  "smaller than workspace_bytes(problem, context)");
-  }
-
   detail::gradient_workspace workspace{where.workspace};
   const auto partials = detail::make_partials(problem, workspace);
   auto* const arena_memory = workspace.take<accumulate_t<T>>(
       direct.arena_in_workspace,
       std::int64_t{tuning::route_gradient.scratch_blocks} * direct.arena.size);
+  if (workspace.bytes() > (where.workspace == nullptr ? 0 : where.workspace_bytes)) {
+    return refuse(code::small_workspace, "workspace",
+                  "smaller than workspace_bytes(problem, context)");
+  }
 
   detail::device_properties properties;
   outcome = detail::query(properties);

@@ -135,10 +135,12 @@ template <class T>
 //! What a plan may use of a device.
 struct gradient_budget
 {
-  int shared_bytes = 0;  //!< of one block, at most
-  int blocks_per_multiprocessor = 1;
-  int multiprocessor_bytes = 0;  //!< shared memory of all of them together
+  int shared_bytes = 0;          //!< of one block, at most
+  int multiprocessor_bytes = 0;  //!< of all blocks of a multiprocessor together
 };
+
+//! What every block takes of shared memory for the system.
+inline constexpr int system_bytes = 1024;
 
 struct route_gradient_plan
 {
@@ -157,6 +159,15 @@ struct route_gradient_plan
   [[nodiscard]] std::int64_t shared_bytes(int value_bytes) const noexcept
   {
     return ring_bytes + (arena_in_workspace ? 0 : std::int64_t{arena.size} * value_bytes);
+  }
+  //! Blocks that a multiprocessor with this much shared memory has at a time.
+  [[nodiscard]] int blocks(int value_bytes, int multiprocessor_bytes) const noexcept
+  {
+    const std::int64_t by_memory =
+        multiprocessor_bytes / (shared_bytes(value_bytes) + system_bytes);
+    const int by_registers = tuning::gradient_blocks(map.num_threads, chunks);
+    return static_cast<int>(
+        (std::max)(std::int64_t{1}, std::min<std::int64_t>(by_memory, by_registers)));
   }
 };
 
@@ -222,10 +233,10 @@ template <class T>
 
   const int rows = problem.num_rows;
   const bool recomputes = problem.lse == nullptr || !problem.mix;
-  for (int blocks = budget.blocks_per_multiprocessor; blocks >= 1; --blocks) {
-    // Every block takes another KiB for the system.
+  for (int blocks = tuning::gradient_blocks(plan.map.num_threads, plan.chunks); blocks >= 1;
+       --blocks) {
     const std::int64_t bytes =
-        (std::min)(budget.shared_bytes, budget.multiprocessor_bytes / blocks - 1024);
+        (std::min)(budget.shared_bytes, budget.multiprocessor_bytes / blocks - system_bytes);
     if (recomputes) {
       // All rows of a position at once, so that they are read once.
       for (int stages = 3; stages >= 1; --stages) {

@@ -22,7 +22,7 @@ bool launch_warp_for(const block::route_parameters<T>& p, const const_rows<T>& r
   using work = block::detail::route_warp<T, Chunks, Spans, rows_at_once, Split, Capacity>;
   if (work::ends_without_norm && p.norm == output_norm::rms) { return false; }
   block::detail::warp_ring ring{tune::warps(Chunks), tune::max_slots,
-                                p.tree.num_chunks * 16 / Split};
+                                p.tree.num_chunks * 16 / Split, static_cast<bool>(p.null_source)};
   while (storage::bytes(ring) > properties.shared_memory_per_block) { --ring.slots; }
   // One batch is summed while another row is on its way.
   if (ring.slots <= rows_at_once) { return false; }
@@ -50,8 +50,8 @@ bool launch_warp(const block::route_parameters<T>& p, const const_rows<T>& rows,
       return false;
     }
     const tuning::warp_policy policy = tune{}(p.tree);
-    // Over wide rows these cost what the kernel gains: delta8B/call takes 60 ms without it, 68 with.
-    if (policy.chunks > 8 && (p.null_source || p.partial)) { return false; }
+    // Of another type a partial is not among the rows, and its loads wait for each other.
+    if (policy.chunks > 8 && p.partial && p.partial.type != element_of<T>::value) { return false; }
     switch (10000 * policy.split + 100 * policy.chunks + policy.spans) {
       case 10201: return launch_warp_for<T, 2, 1, 1, Capacity>(p, rows, properties, where, outcome);
       case 10401: return launch_warp_for<T, 4, 1, 1, Capacity>(p, rows, properties, where, outcome);
