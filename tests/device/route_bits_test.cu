@@ -53,9 +53,10 @@ public:
   };
 
   //! Positions [first, first + count); `offset` shifts every row by elements, `token_major` and `listed` choose the layout. Without
-  //! `wants_mix` y and lse are all that is stored.
+  //! `wants_mix` y and lse are all that is stored, and without `has_extras` there is neither a bias nor a null source.
   [[nodiscard]] results run(std::int64_t first, std::int64_t count, bool token_major, bool listed,
-                            std::int64_t offset, const ending& end, bool wants_mix = true) const
+                            std::int64_t offset, const ending& end, bool wants_mix = true,
+                            bool has_extras = true) const
   {
     const std::int64_t width = shape_.width;
     std::vector<T> placed(static_cast<std::size_t>(shape_.num_rows * count * width));
@@ -95,8 +96,10 @@ public:
     const device_buffer<float> output_weight{output_weight_};
     problem.site.query = query.data();
     problem.site.norm_weight = norm_weight.data();
-    problem.site.bias = bias.data();
-    problem.site.null_source = null.data();
+    if (has_extras) {
+      problem.site.bias = bias.data();
+      problem.site.null_source = null.data();
+    }
     problem.stage.norm = end.norm;
     if (end.norm == mhar::output_norm::rms) { problem.stage.norm_weight = output_weight.data(); }
     const auto partials = partial_.begin() + first * width;
@@ -182,6 +185,28 @@ void check_bits(const shape_of_call& shape, std::int64_t num_positions, std::uin
   }
 }
 
+//! Of calls that have nothing unusual, which kernels of their own serve where positions are few.
+template <class T>
+void check_usual_bits(const shape_of_call& shape, std::int64_t num_positions, std::uint64_t stream)
+{
+  random_inputs random{stream};
+  const bits_case<T> data{shape, num_positions, random};
+  CAPTURE(shape.width);
+  CAPTURE(shape.num_heads);
+  const ending usual{mhar::output_norm::none, false};
+  const auto all = data.run(0, num_positions, false, false, 0, usual, true, false);
+  for (const std::int64_t count : {1, 2, 7, 16, 18, 29, 33, 66, 120, 132}) {
+    const std::int64_t first = random.integer(0, num_positions - count);
+    CAPTURE(count);
+    data.check_same_y(all, first, count,
+                      data.run(first, count, false, false, 0, usual, false, false));
+    data.check_same_y(all, first, count,
+                      data.run(first, count, true, false, 0, usual, false, false));
+    data.check_same_y(all, first, count,
+                      data.run(first, count, false, true, 0, usual, false, false));
+  }
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -200,4 +225,19 @@ TEST_CASE(
   check_bits<mhar::float16>({896, 1, 3}, 700, 406);
   check_bits<float>({1024, 8, 9}, 500, 407);
   check_bits<float>({7168, 1, 4}, 150, 408);
+}
+
+TEST_CASE("route: a usual call gives the same bits, whatever the number of positions and layout")
+{
+  if (skip_without_gpu()) { return; }
+  check_usual_bits<mhar::bfloat16>({7168, 1, 9}, 1100, 421);
+  check_usual_bits<mhar::bfloat16>({7168, 1, 1}, 140, 422);
+  check_usual_bits<mhar::bfloat16>({7168, 1, 16}, 140, 423);
+  check_usual_bits<mhar::bfloat16>({7168, 8, 9}, 140, 424);
+  check_usual_bits<mhar::float16>({4096, 1, 9}, 1100, 425);
+  check_usual_bits<mhar::float16>({2048, 1, 12}, 140, 426);
+  check_usual_bits<mhar::bfloat16>({1280, 1, 13}, 140, 427);
+  check_usual_bits<mhar::bfloat16>({512, 1, 5}, 140, 428);
+  check_usual_bits<float>({3584, 1, 4}, 140, 429);
+  check_usual_bits<float>({1024, 1, 9}, 140, 430);
 }

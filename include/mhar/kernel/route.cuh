@@ -5,6 +5,8 @@
 #include <mhar/block/detail/dependency.cuh>
 #include <mhar/block/detail/route_cluster.cuh>
 #include <mhar/block/detail/route_core.cuh>
+#include <mhar/block/detail/route_decode.cuh>
+#include <mhar/block/detail/route_halves.cuh>
 #include <mhar/block/detail/route_keys.cuh>
 #include <mhar/block/detail/route_positions.cuh>
 #include <mhar/block/detail/route_stream.cuh>
@@ -131,6 +133,30 @@ __global__ void __launch_bounds__(block::detail::cluster_block<T>::max_threads(D
   block::detail::release_dependents();
   block::detail::route_cluster<T, Depth, Capacity>{p, rows, units_per_block,
                                                    reinterpret_cast<char*>(shared_memory)}();
+}
+
+//! The same for calls of one head that store y and lse alone.
+template <class T, int Depth, int Capacity>
+__global__ void __launch_bounds__(32 * block::detail::decode_block<T>::max_warps, 2)
+    route_decode_kernel(const __grid_constant__ block::route_parameters<T> p,
+                        const __grid_constant__ block::row_pointers<T, Capacity> rows,
+                        const int units_per_block)
+{
+  extern __shared__ uint4 shared_memory[];
+  block::detail::route_decode<T, Depth, Capacity>{p, rows, units_per_block,
+                                                  reinterpret_cast<char*>(shared_memory)}();
+}
+
+//! Two blocks for each of some positions, of calls of one head that store y and lse alone.
+template <class T, int Depth, int Capacity>
+__global__ void __launch_bounds__(32 * block::detail::halves_block<T>::max_warps, 2)
+    route_halves_kernel(const __grid_constant__ block::route_parameters<T> p,
+                        const __grid_constant__ block::row_pointers<T, Capacity> rows,
+                        const int units_per_block)
+{
+  extern __shared__ uint4 shared_memory[];
+  block::detail::route_halves<T, Depth, Capacity>{p, rows, units_per_block,
+                                                  reinterpret_cast<char*>(shared_memory)}();
 }
 
 //! A cluster of blocks for some positions: for as many as there are multiprocessors.

@@ -28,6 +28,35 @@ template <class T, class Rows>
   return thread::scaled_inverse_rms(scaled, p.tree.width);
 }
 
+//! The step of a lane's source, and the largest logit up to it.
+template <class Accumulate>
+struct prefix_step
+{
+  thread::softmax_step<Accumulate> step;
+  Accumulate maximum;
+};
+
+//! The steps that softmax_state::advance takes one after the other, all at once: lane n has source n of up to 32.
+template <class Accumulate>
+[[nodiscard]] __device__ __forceinline__ prefix_step<Accumulate> step_of_lane(Accumulate logit,
+                                                                              int sources)
+{
+  const Accumulate nothing = -thread::infinity<Accumulate>;
+  // Never NaN: fmax gives the number then.
+  Accumulate maximum = fmaxf(logit, nothing);
+#pragma unroll
+  for (unsigned distance = 1; distance < 32; distance *= 2) {
+    // Lanes that have none so far below get their own.
+    if (distance == 16 && sources <= 16) { continue; }
+    maximum = fmaxf(maximum, __shfl_up_sync(full_warp, maximum, distance));
+  }
+  Accumulate before = __shfl_up_sync(full_warp, maximum, 1u);
+  if ((threadIdx.x & 31) == 0) { before = nothing; }
+  thread::softmax_state<Accumulate> state;
+  state.maximum = before;
+  return {state.advance(logit), maximum};
+}
+
 //! What route_finish asks for, in a thread that has its own head's.
 template <class Accumulate>
 struct own_normalizer
@@ -223,24 +252,13 @@ public:
     const accumulate nothing = -thread::infinity<accumulate>;
     const bool exists = lane_ < shared_.sources;
     const accumulate logit = exists ? logits(head)[lane_] : nothing;
-    // Never NaN: fmax gives the number then.
-    accumulate maximum = fmaxf(logit, nothing);
-#pragma unroll
-    for (unsigned distance = 1; distance < 32; distance *= 2) {
-      // Lanes that have none so far below get their own.
-      if (distance == 16 && shared_.sources <= 16) { continue; }
-      maximum = fmaxf(maximum, __shfl_up_sync(full_warp, maximum, distance));
-    }
-    accumulate before = __shfl_up_sync(full_warp, maximum, 1u);
-    if (lane_ == 0) { before = nothing; }
-    thread::softmax_state<accumulate> state;
-    state.maximum = before;
-    step next = state.advance(logit);
+    const prefix_step<accumulate> found = step_of_lane(logit, shared_.sources);
+    step next = found.step;
     // Times 1, plus -0 times a row of zeros: that changes no bit of any mix.
     if (!exists) { next = {accumulate{1}, -accumulate{0}}; }
     const int slot = first_slot_ + head - first_of_warp_;
     if (lane_ < shared_.slot_size) { shared_.steps[slot * shared_.slot_size + lane_] = next; }
-    if (lane_ == shared_.sources - 1) { shared_.maxima[slot] = maximum; }
+    if (lane_ == shared_.sources - 1) { shared_.maxima[slot] = found.maximum; }
   }
 
   //! lse and weights of those of the heads up to last_head that begin in a thread which says so: `sum` is that of its own head.

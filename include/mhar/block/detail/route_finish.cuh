@@ -72,7 +72,7 @@ private:
 
 //! Whether a call stores y and nothing else of its columns, and y is the mix: the usual case, which kernels serve by a short way.
 template <class T>
-[[nodiscard]] __device__ __forceinline__ bool stores_only_y(const route_parameters<T>& p)
+[[nodiscard]] MHAR_HOST_DEVICE inline bool stores_only_y(const route_parameters<T>& p)
 {
   return p.y && p.norm != output_norm::rms && !p.mix && !p.combined && !p.partial && !p.gate;
 }

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From sums of a row's spans to its logit where a call has one head and nothing unusual: what route_decode.cuh and
+//! route_halves.cuh share.
+#pragma once
+
+#include <mhar/block/detail/cluster.cuh>
+#include <mhar/block/detail/cluster_heads.cuh>
+#include <mhar/block/detail/cluster_sums.cuh>
+#include <mhar/block/detail/quick_math.cuh>
+
+MHAR_NAMESPACE_BEGIN
+namespace block::detail {
+
+//! Spans of a row, at most, and floats that the sums of one take: two for each, and sixteen bytes, so that lanes with a row each
+//! read from different banks.
+inline constexpr int decode_spans = 16;
+inline constexpr int decode_stride = 2 * decode_spans + 4;
+
+//! An address that is made here, not where it is used.
+template <class Element>
+[[nodiscard]] __device__ __forceinline__ Element* kept_address(Element* from)
+{
+  std::size_t address = __cvta_generic_to_global(from);
+  asm volatile("" : "+l"(address));
+  return static_cast<Element*>(__cvta_global_to_generic(address));
+}
+
+//! Zeros where a row has no spans. By `warps` warps.
+template <class Accumulate>
+__device__ __forceinline__ void clear_absent_spans(Accumulate* sums, int rows, int spans, int warp,
+                                                   int warps)
+{
+  const int at = 2 * spans + (static_cast<int>(threadIdx.x) & 31);
+  for (int row = warp; row < rows; row += warps) {
+    if (at < decode_stride) { sums[row * decode_stride + at] = 0; }
+  }
+}
+
+//! Adds up what lanes have of a span and sends it to `place` of all blocks, at most sixteen.
+template <class Accumulate>
+__device__ __forceinline__ void send_row_sums(const key_sums<Accumulate>& of_lane,
+                                              cluster_mailbox& mailbox, Accumulate* place)
+{
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  // The upper half of the lanes goes on with the squares.
+  const bool upper = (lane & 16) != 0;
+  Accumulate sum = upper ? of_lane.square : of_lane.product;
+  sum += __shfl_xor_sync(full_warp, upper ? of_lane.product : of_lane.square, 16);
+#pragma unroll
+  for (int offset = 8; offset > 0; offset /= 2) { sum += __shfl_xor_sync(full_warp, sum, offset); }
+  const int block = lane & 15;
+  if (block < cluster::size()) { mailbox.send(place + (upper ? 1 : 0), block, sum); }
+}
+
+//! The inverse rms of the lane's row: rows whose squares overflow are read once more.
+template <class T, class Rows>
+[[nodiscard]] __device__ __noinline__ accumulate_t<T> rescaled_rows(const route_parameters<T>& p,
+                                                                    const Rows rows,
+                                                                    accumulate_t<T> inverse,
+                                                                    unsigned overflows)
+{
+#pragma unroll 1
+  for (int row = 0; row < p.num_rows; ++row) {
+    if ((overflows >> row & 1u) == 0) { continue; }
+    const accumulate_t<T> of_row = rescaled_inverse_rms(p, rows, row);
+    if ((static_cast<int>(threadIdx.x) & 31) == row) { inverse = of_row; }
+  }
+  return inverse;
+}
+
+//! Eq. 1 of the lane's row; lanes past the last row have -inf.
+template <class T, class Pointers>
+[[nodiscard]] __device__ __forceinline__ accumulate_t<T> logit_of_lane(const route_parameters<T>& p,
+                                                                       const Pointers& rows,
+                                                                       std::int64_t position,
+                                                                       const accumulate_t<T>* sums,
+                                                                       accumulate_t<T> reciprocal)
+{
+  using accumulate = accumulate_t<T>;
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int row = lane < p.num_rows ? lane : p.num_rows - 1;
+  // The butterfly over the lanes that the tree deals spans to, of which the upper half has none.
+  const accumulate* const from = sums + row * decode_stride;
+  accumulate products[8];
+  accumulate squares[8];
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {
+    const auto low = thread::load_vector<accumulate, 4>(from + 2 * i);
+    const auto high = thread::load_vector<accumulate, 4>(from + 2 * (i + 8));
+    products[i] = low[0] + high[0];
+    squares[i] = low[1] + high[1];
+    products[i + 1] = low[2] + high[2];
+    squares[i + 1] = low[3] + high[3];
+  }
+#pragma unroll
+  for (int half = 4; half > 0; half /= 2) {
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      products[i] += products[i + half];
+      squares[i] += squares[i + half];
+    }
+  }
+  accumulate inverse = quick_inverse_rms(squares[0], reciprocal, p.tree.width, p.eps);
+  const unsigned overflows = __ballot_sync(full_warp, thread::overflowed(squares[0]));
+  if (overflows != 0) {
+    inverse =
+        rescaled_rows(p, rows_in_memory<T, Pointers>{p, rows, position, 0}, inverse, overflows);
+  }
+  return lane < p.num_rows ? thread::multiply_add(inverse, products[0], accumulate{0})
+                           : -thread::infinity<accumulate>;
+}
+template <class T>
+__device__ __forceinline__ void store_lse(const route_parameters<T>& p, std::int64_t position,
+                                          const thread::softmax_step<accumulate_t<T>>* steps,
+                                          accumulate_t<T> maximum_of_lane)
+{
+  using accumulate = accumulate_t<T>;
+  thread::softmax_state<accumulate> state;
+  state.maximum = __shfl_sync(full_warp, maximum_of_lane, p.num_rows - 1);
+  if ((threadIdx.x & 31) != 0) { return; }
+#pragma unroll 1
+  for (int k = 0; k < p.num_rows; ++k) {
+    state.sum = thread::multiply_add(state.sum, steps[k].rescale, steps[k].weight);
+  }
+  p.lse[position] = state.log_sum_exp();
+}
+
+}  // namespace block::detail
+MHAR_NAMESPACE_END
