@@ -38,7 +38,8 @@ __global__ void sublayer(bfloat16* row, const bfloat16* given, std::int64_t coun
   }
 }
 
-//! The forward of a model in full mode whose sublayers are kernels of the caller's own.
+//! A model in full mode whose sublayers, and what gives their gradients, are kernels of the caller's
+//! own.
 class model
 {
 public:
@@ -46,6 +47,8 @@ public:
       : extent_{extent},
         queries_{mhar_test::random_inputs{911}.vector<float>(plan.num_calls() * extent.width, 0.3)},
         outputs_{plan.num_calls() * elements()},
+        row_gradients_{plan.num_calls() * elements()},
+        query_gradients_{plan.num_calls() * extent.width},
         router_{configure(plan, states)},
         block_{static_cast<std::int64_t>(router_.memory().total)}
   {
@@ -68,9 +71,50 @@ public:
     return outputs_.host();
   }
 
+  //! After a forward. All gradients of rows and queries; do of all calls are made in front of the first
+  //! pass, or each between two passes.
+  struct gradients
+  {
+    std::vector<bfloat16> rows;
+    std::vector<float> queries;
+  };
+  [[nodiscard]] gradients backward(mhar::device::dependent_launch launch, bool ahead, unsigned seed)
+  {
+    mhar::device::context where = access::context();
+    where.dependency = launch;
+    const int num_calls = router_.config().plan.num_calls();
+    const auto produce_gradient = [&](int c, const bfloat16* given) {
+      produce(launch, router_.gradient_place(c), given,
+              seed * 1000 + 500 + static_cast<unsigned>(c));
+    };
+    mhar::check(router_.begin_backward(where));
+    for (int c = 0; ahead && c < num_calls; ++c) { produce_gradient(c, nullptr); }
+    for (int c = num_calls - 1; c >= 0; --c) {
+      const mhar::matrix slot = router_.gradient_slot(c);
+      if (!ahead) { produce_gradient(c, c + 1 == num_calls ? nullptr : row_gradient(c + 1)); }
+      mhar::call_upstream upstream;
+      upstream.output_gradient = slot;
+      upstream.mix = {static_cast<const bfloat16*>(output(c)), extent_.width};
+      mhar::check(router_.backward_call(where, c, upstream));
+      mhar::check(router_.row_gradient(where, c, mhar::matrix{row_gradient(c), extent_.width}));
+    }
+    std::vector<mhar::site_gradients> wanted(static_cast<std::size_t>(num_calls));
+    for (int c = 0; c < num_calls; ++c) {
+      wanted[static_cast<std::size_t>(c)].query =
+          mhar::array{query_gradients_.data() + c * extent_.width};
+    }
+    mhar::check(router_.finish_backward(where, wanted.data()));
+    return {row_gradients_.host(), query_gradients_.host()};
+  }
+
 private:
   [[nodiscard]] std::int64_t elements() const { return extent_.num_positions * extent_.width; }
   [[nodiscard]] bfloat16* output(int call) const { return outputs_.data() + call * elements(); }
+
+  [[nodiscard]] bfloat16* row_gradient(int row) const
+  {
+    return row_gradients_.data() + row * elements();
+  }
 
   void produce(mhar::device::dependent_launch launch, bfloat16* row, const bfloat16* given,
                unsigned seed) const
@@ -92,23 +136,30 @@ private:
     mhar::router_config config;
     config.extent = extent_;
     config.plan = plan;
-    config.plan.backward = {};
-    config.use = mhar::router_use::inference;
     config.sites.resize(static_cast<std::size_t>(plan.num_calls()));
     for (int c = 0; c < plan.num_calls(); ++c) {
       config.sites[static_cast<std::size_t>(c)].parameters.query =
           static_cast<const float*>(queries_.data() + c * extent_.width);
     }
-    config.call_state = states;
+    config.call_state = config.row_state = states;
     return config;
   }
 
   mhar::shape extent_;
   mhar_test::backend_array<device, float> queries_;
   mhar_test::backend_array<device, bfloat16> outputs_;
+  mhar_test::backend_array<device, bfloat16> row_gradients_;
+  mhar_test::backend_array<device, float> query_gradients_;
   mhar::depth_router<device, bfloat16> router_;
   mhar_test::backend_array<device, unsigned char> block_;
 };
+
+template <class T>
+[[nodiscard]] bool are_equal(const std::vector<T>& one, const std::vector<T>& other)
+{
+  return one.size() == other.size() &&
+         std::memcmp(one.data(), other.data(), one.size() * sizeof(T)) == 0;
+}
 
 }  // namespace
 
@@ -130,11 +181,18 @@ TEST_CASE("device sweeps: passes started early have the bits of passes started i
       for (const mhar::element states : types) {
         model chain{extent, plan, states};
         for (const unsigned seed : {1u, 2u, 3u}) {
-          // Rows and states of the pass before are still there: they are another seed's.
+          const bool ahead = seed == 2;
+          // Rows, gradients and states of the sweeps before are still there: they are another
+          // seed's.
           const auto expected = chain.forward(dependent_launch::off, seed);
+          const auto expected_back = chain.backward(dependent_launch::off, ahead, seed);
           static_cast<void>(chain.forward(dependent_launch::off, seed + 10));
+          static_cast<void>(chain.backward(dependent_launch::off, ahead, seed + 10));
           const auto early = chain.forward(dependent_launch::programmatic, seed);
-          CHECK(std::memcmp(early.data(), expected.data(), early.size() * sizeof(bfloat16)) == 0);
+          const auto early_back = chain.backward(dependent_launch::programmatic, ahead, seed);
+          CHECK(are_equal(early, expected));
+          CHECK(are_equal(early_back.rows, expected_back.rows));
+          CHECK(are_equal(early_back.queries, expected_back.queries));
         }
       }
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A backward pass over a few calls: their gradients stay in registers, and a warp serves eight
-//! positions of one head.
+//! A backward pass over a few calls: a warp serves eight positions of one head, row by row.
 #pragma once
 
 #include <mhar/block/detail/async_copy.cuh>
@@ -13,11 +12,17 @@ namespace block {
 
 //! All heads of eight positions at a time: tiles blockIdx.x, blockIdx.x + gridDim.x, ... Lane
 //! 4*i + q of warp h holds columns 8q ... 8q+7 of every 32 of head h of position i, of the calls'
-//! gradients for the whole tile and of one row after the other.
+//! gradients for the whole tile and of one row after the other. Of more than four calls, the
+//! gradients of all but the first wait in shared memory.
 //!
-//! <w, s> and dw are products on tensor cores (dw over the eight positions: the row is transposed
-//! in registers); the rest is a few multiply-adds per element. What the block adds to dw goes to
-//! chunk blockIdx.x of the partial sums.
+//! On tensor cores are <w, s>, <do, s> and D (of the products of eight positions with eight, those
+//! with themselves), dw (over the eight positions: the row is transposed in registers), and of more
+//! than four calls what factors and queries add to a row's gradient; the rest is a few
+//! multiply-adds per element. What the block adds to dw goes to chunk blockIdx.x of the partial sums.
+//!
+//! What no kernel since the last pass can have written is read before the kernels in front have
+//! ended: the top row, the gradients of all calls but the first, and kept gradients of rows that the
+//! last pass did not take part in.
 //!
 //! Threads      32 per head
 //! Barriers     two per tile, one where its only row is finished
@@ -28,12 +33,12 @@ class gather_calls
 {
 public:
   static constexpr int max_heads = 8;
-  static constexpr int max_rows = 64;
 
-  //! Per warp: the queries in float and as operand, its share of dw; then two tiles' head sums.
+  //! Per warp: the queries as they meet factors and as operand; the calls' shares of dw, or their
+  //! gradients. Then two tiles' head sums.
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_heads, int num_rows)
   {
-    return (num_heads * 3 * Calls * HeadWidth + 2 * num_rows * 8 * num_heads) * 4;
+    return num_heads * head_bytes + 2 * num_rows * 8 * max_heads * 4;
   }
 
   __device__ __forceinline__ gather_calls(const gather_tensor_params<T>& pass, float* shared)
@@ -43,55 +48,66 @@ public:
         row_{lane_ / 4},
         quad_{lane_ % 4}
   {
-    query_ = shared + head_ * 3 * Calls * HeadWidth;
-    image_ = reinterpret_cast<uint4*>(query_ + Calls * HeadWidth);
-    query_sums_ = query_ + 2 * Calls * HeadWidth;
-    head_sums_ = shared + pass.num_heads * 3 * Calls * HeadWidth;
-    other_sums_ = pass.num_rows * 8 * pass.num_heads;
+    query_ = shared + head_ * (head_bytes / 4);
+    image_ = reinterpret_cast<uint4*>(query_ + query_bytes / 4);
+    query_sums_ = query_ + query_bytes / 4 + Calls * HeadWidth;
+    head_sums_ = shared + pass.num_heads * (head_bytes / 4);
+    other_sums_ = pass.num_rows * 8 * max_heads;
     column_ = head_ * HeadWidth + quad_ * 8;
   }
 
-  //! Reads parameters only: before the kernels in front have ended.
+  //! Before the kernels in front have ended: reads parameters and, of the first tile, what is old,
+  //! and asks for the rest to be brought into the L2 cache, where a kernel in front still finds and
+  //! changes it.
   __device__ __forceinline__ void prepare()
   {
-#pragma unroll
-    for (int c = 0; c < Calls; ++c) {
-      const float* const query = pass_.query + c * pass_.width + head_ * HeadWidth;
-      const auto* const image =
-          reinterpret_cast<const uint4*>(pass_.queries.image(pass_.first_call + c)) +
-          head_ * steps * 4;
-      for (int x = lane_; x < HeadWidth / 4; x += 32) {
-        detail::copy_async(query_ + c * HeadWidth + x * 4, query + x * 4);
-        detail::copy_async(image_ + c * steps * 4 + x, image + x);
-      }
-    }
-    detail::end_copy_group();
-  }
-
-  __device__ __forceinline__ void run()
-  {
+    copy_queries();
+    move_to(blockIdx.x);
+    if (pass_.reads_early) { load_old<true>(); }
+    if (reads_state_early()) { state_.load_before_wait(state_of(0)); }
+    if (asks) { ask_for_tile(); }
+    if constexpr (shares) { pack_queries(); }
 #pragma unroll
     for (int c = 0; c < Calls; ++c) {
       gate_[c] = pass_.gate[c];
       logit_gate_[c] = pass_.logit_gate[c];
     }
+  }
+
+  __device__ __forceinline__ void run()
+  {
+    if (!pass_.reads_early) { load_old<false>(); }
+    bool loads_state = pass_.kept && !reads_state_early();
     const std::int64_t tiles = (pass_.num_positions + 7) / 8;
-    for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-      inside_ = tile * 8 + row_ < pass_.num_positions;
-      position_ = inside_ ? tile * 8 + row_ : pass_.num_positions - 1;
-      load_calls();
-      const auto mix = load_mix();
-      if (tile == blockIdx.x) { copy_query_sums(); }
-      find_dot(mix);
-      detail::wait_for_copy_groups<0>();
+    std::int64_t tile = blockIdx.x;
+    while (true) {
+      // In the order of their use.
+      load<false>(gradients_[0], gradient_of(0));
+      detail::state_vectors<T, vectors> mix{};
+      load_mix(mix);
+      load_numbers();
+      if (loads_state) { state_.load(state_of(0)); }
+      if (!shares && tile == blockIdx.x) { copy_query_sums(); }
+      detail::wait_for_copy_groups<shares ? 0 : 1>();  // all but the sums
       __syncwarp();
-      for (int m = 0; m < pass_.num_rows; ++m) {
-        if (m > 0) { load_row(m); }
-        gather_row(m);
+      float logits[2];
+      multiply(logits);
+      find_dot(mix);
+      int m = 0;
+      while (true) {
+        gather_row(m, logits);
+        if (++m == pass_.num_rows) { break; }
+        load_row(m);
+        multiply(logits);
       }
       store_head_sums();
       head_sums_ += other_sums_;
       other_sums_ = -other_sums_;
+      tile += gridDim.x;
+      if (tile >= tiles) { break; }
+      move_to(tile);
+      load_old<false>();
+      loads_state = pass_.kept;
     }
     store_query_sums();
   }
@@ -99,6 +115,20 @@ public:
 private:
   static constexpr int vectors = HeadWidth / 32;
   static constexpr int steps = HeadWidth / 16;
+  //! Calls whose gradients are in registers.
+  static constexpr int resident = Calls <= 4 ? Calls : 1;
+  static constexpr bool shares = resident < Calls;
+  //! With more calls there is less that is new, and its loads follow at once.
+  static constexpr bool asks = Calls == 1;
+  //! A gradient's bytes of a position and head in shared memory: those of two positions are in
+  //! different banks.
+  static constexpr int line = HeadWidth * 2 + (HeadWidth % 64 == 0 ? 64 : 0);
+  static constexpr int query_bytes = shares ? HeadWidth * 32 : Calls * HeadWidth * 4;
+  static constexpr int gradient_bytes = (Calls - resident) * 8 * line;
+  static constexpr int head_bytes =
+      query_bytes + Calls * HeadWidth * 4 + (shares ? gradient_bytes : Calls * HeadWidth * 4);
+  static_assert(!shares || gradient_bytes >= Calls * HeadWidth * 4,
+                "dw leaves through the gradients' place");
 
   [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call) const
   {
@@ -115,135 +145,48 @@ private:
                                      blockIdx.x * pass_.chunk_stride + head_ * HeadWidth);
   }
 
-  //! What other passes have left in this block's chunk: this one adds to it on chip.
-  __device__ __forceinline__ void copy_query_sums()
+  __device__ __forceinline__ void move_to(std::int64_t tile)
   {
-    if (pass_.query_sums != nullptr) {
-#pragma unroll
-      for (int c = 0; c < Calls; ++c) {
-        for (int x = lane_; x < HeadWidth / 4; x += 32) {
-          detail::copy_async(query_sums_ + c * HeadWidth + x * 4, query_sums_of(c) + x);
-        }
-      }
-    }
-    detail::end_copy_group();
+    tile_ = tile;
+    inside_ = tile * 8 + row_ < pass_.num_positions;
+    position_ = inside_ ? tile * 8 + row_ : pass_.num_positions - 1;
   }
 
-  __device__ __forceinline__ void store_query_sums()
+  [[nodiscard]] __device__ __forceinline__ const T* row_of(int m) const
   {
-    if (pass_.query_sums == nullptr) { return; }
-    __syncwarp();
-#pragma unroll
-    for (int c = 0; c < Calls; ++c) {
-      for (int x = lane_; x < HeadWidth / 4; x += 32) {
-        query_sums_of(c)[x] = *reinterpret_cast<const float4*>(query_sums_ + c * HeadWidth + x * 4);
-      }
-    }
+    return pass_.rows + m * pass_.row_stride + position_ * pass_.position_stride + column_;
+  }
+  [[nodiscard]] __device__ __forceinline__ const T* gradient_of(int call) const
+  {
+    return pass_.call_gradients + call * pass_.call_stride +
+           position_ * pass_.call_position_stride + column_;
   }
 
-  __device__ __forceinline__ void load_row(int m)
+  template <bool Early>
+  __device__ __forceinline__ static void load(uint4 (&to)[static_cast<std::size_t>(vectors)],
+                                              const T* from)
   {
-    const T* const row =
-        pass_.rows + m * pass_.row_stride + position_ * pass_.position_stride + column_;
-#pragma unroll
-    for (int u = 0; u < vectors; ++u) { row_values_[u] = detail::load_vector(row + u * 32); }
-    if (pass_.kept) { state_.load(state_of(m)); }
-    inverse_ = pass_.inverse_rms[position_ - m * pass_.num_positions];
-    if (m == 0) {
-      top_sum_ = kept_sum(0);
-      own_sum_ = kept_sum((min)(first_kept() + head_, pass_.num_rows - 1));
-    }
-  }
-
-  //! The calls of a tile, with D but for the newest, and the top row.
-  __device__ __forceinline__ void load_calls()
-  {
-#pragma unroll
-    for (int c = 0; c < Calls; ++c) {
-      const T* const gradient = pass_.call_gradients + c * pass_.call_stride +
-                                position_ * pass_.call_position_stride + column_;
-#pragma unroll
-      for (int u = 0; u < vectors; ++u) {
-        gradients_[c][u] = detail::load_vector(gradient + u * 32);
-      }
-      lse_[c] = pass_.lse[head_index(c)];
-      if (c > 0 || pass_.mix == nullptr) { dot_[c] = pass_.dot[head_index(c)]; }
-    }
-    load_row(0);
-  }
-  [[nodiscard]] __device__ __forceinline__ detail::state_vectors<T, vectors> load_mix() const
-  {
-    detail::state_vectors<T, vectors> mix{};
-    if (pass_.mix != nullptr) {
-      mix.load(pass_.mix + position_ * pass_.mix_position_stride + column_);
-    }
-    return mix;
-  }
-  //! D of the newest call.
-  __device__ __forceinline__ void find_dot(const detail::state_vectors<T, vectors>& mix)
-  {
-    if (pass_.mix == nullptr) { return; }
-    float sum = 0;
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-      sum = detail::add_products<T>(mix.values[u], gradients_[0][u], sum);
+      to[u] = Early ? detail::load_early(from + u * 32) : detail::load_vector(from + u * 32);
     }
-    dot_[0] = quad_sum(sum);
-    if (quad_ == 0 && inside_) { pass_.dot[head_index(0)] = dot_[0]; }
   }
-  [[nodiscard]] __device__ __forceinline__ static float quad_sum(float value)
+  template <bool Early>
+  [[nodiscard]] __device__ __forceinline__ static float load_float(const float* from)
   {
-    value += __shfl_xor_sync(0xffffffffu, value, 1);
-    return value + __shfl_xor_sync(0xffffffffu, value, 2);
+    return Early ? detail::load_early_float(from) : *from;
   }
 
-  //! One row of the tile: factors of every call, dw, and the row's gradient.
-  __device__ __forceinline__ void gather_row(int m)
+  [[nodiscard]] __device__ __forceinline__ bool reads_state_early() const
   {
-    float chains[2][4] = {};
-#pragma unroll
-    for (int t = 0; t < steps; ++t) {
-      uint4 a = make_uint4(0, 0, 0, 0);
-      if (row_ < Calls) { a = image_[row_ * steps * 4 + t * 4 + quad_]; }
-      detail::multiply_add_16<T>(chains[t % 2], a.x, a.y, a.z, a.w,
-                                 detail::pair_of(row_values_[t / 2], t % 2 * 2),
-                                 detail::pair_of(row_values_[t / 2], t % 2 * 2 + 1));
-    }
-#pragma unroll
-    for (int x = 0; x < 4; ++x) { chains[0][x] += chains[1][x]; }
-    const float logits[2] = {detail::join_parts<T>(chains[0], 0),
-                             detail::join_parts<T>(chains[0], 1)};
-    float weights[Calls];  // alpha * a
-    float factors[Calls];  // r * dl
-    float head_sum = 0;
-#pragma unroll
-    for (int c = 0; c < Calls; ++c) {
-      const float even = __shfl_sync(0xffffffffu, logits[0], c * 4 + row_ / 2);
-      const float odd = __shfl_sync(0xffffffffu, logits[1], c * 4 + row_ / 2);
-      const float score = (row_ % 2 == 0 ? even : odd) * inverse_;
-      float product = 0;
-#pragma unroll
-      for (int u = 0; u < vectors; ++u) {
-        product = detail::add_products<T>(row_values_[u], gradients_[c][u], product);
-      }
-      product = quad_sum(product);
-      const bool single = logit_gate_[c] == 0;
-      const float weight =
-          single ? 1.0f : detail::exp2_approximate((score - lse_[c]) * detail::log2_of_e);
-      const float gradient = single ? 0.0f : logit_gate_[c] * weight * (product - dot_[c]);
-      weights[c] = inside_ ? gate_[c] * weight : 0.0f;
-      factors[c] = inside_ ? inverse_ * gradient : 0.0f;
-      head_sum = fmaf(inside_ ? gradient : 0.0f, score, head_sum);
-    }
-    if (quad_ == 0) { head_sums_[(m * 8 + row_) * pass_.num_heads + head_] = head_sum; }
-    float correction = 0;
-    const bool finishes = m == 0 && pass_.finishes;
-    if (finishes) {
-      __syncthreads();
-      correction = -inverse_ * total_head_sum(0, top_sum_) * pass_.inverse_width;
-    }
-    store_row(m, finishes, weights, factors, correction);
-    add_to_queries(factors);
+    return pass_.kept && pass_.reads_early && pass_.old_states;
+  }
+
+  [[nodiscard]] __device__ __forceinline__ uint4 gradient_at(int c, int u) const
+  {
+    if (c < resident) { return gradients_[c < resident ? c : 0][u]; }
+    return *reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(query_sums_) +
+                                           ((c - 1) * 8 + row_) * line + u * 64 + quad_ * 16);
   }
 
   //! Of the rows whose gradients are kept, the first.
@@ -256,8 +199,9 @@ private:
   //! The kept head sum of a row of this lane's position plus what the heads have found.
   [[nodiscard]] __device__ __forceinline__ float total_head_sum(int m, float sum) const
   {
-    for (int h = 0; h < pass_.num_heads; ++h) {
-      sum += head_sums_[(m * 8 + row_) * pass_.num_heads + h];
+#pragma unroll
+    for (int h = 0; h < max_heads; ++h) {
+      sum += h < pass_.num_heads ? head_sums_[(m * 8 + row_) * max_heads + h] : 0.0f;
     }
     return sum;
   }
@@ -273,127 +217,78 @@ private:
     }
   }
 
-  //! dw: positions are what is summed over, so the row is transposed, eight columns at a time.
-  __device__ __forceinline__ void add_to_queries(
-      const float (&factors)[static_cast<std::size_t>(Calls)])
+  //! Makes vectors look changed, so that they are not kept as floats: that takes twice their
+  //! registers.
+  __device__ __forceinline__ static void keep_packed(uint4 (&of)[static_cast<std::size_t>(vectors)])
   {
-    float even = 0;
-    float odd = 0;
-#pragma unroll
-    for (int c = 0; c < Calls; ++c) {
-      const float first = __shfl_sync(0xffffffffu, factors[c], quad_ * 8);
-      const float second = __shfl_sync(0xffffffffu, factors[c], quad_ * 8 + 4);
-      even = row_ == c ? first : even;
-      odd = row_ == c ? second : odd;
-    }
-    const std::uint32_t high = detail::make_pair<bfloat16>(even, odd);
-    const std::uint32_t low = detail::make_low_pair<bfloat16>(high, even, odd);
-    // All products first, then what they are added to: a place belongs to one lane.
-    float sums[static_cast<std::size_t>(vectors)][2][4] = {};
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const std::uint32_t a0 = detail::transpose(detail::pair_of(row_values_[u], 2 * e));
-        const std::uint32_t a1 = detail::transpose(detail::pair_of(row_values_[u], 2 * e + 1));
-        const std::uint32_t wide0 = detail::make_wide_pair<T>(a0);
-        const std::uint32_t wide1 = detail::make_wide_pair<T>(a1);
-        detail::multiply_add_8<bfloat16>(sums[u][e], wide0, wide1, high);
-        detail::multiply_add_8<bfloat16>(sums[u][e], wide0, wide1, low);
-        if constexpr (detail::has_wide_rest<T>) {
-          detail::multiply_add_8<bfloat16>(sums[u][e], detail::make_wide_rest(a0, wide0),
-                                           detail::make_wide_rest(a1, wide1), high);
-        }
-      }
-    }
-    if (2 * quad_ >= Calls) { return; }
-    float* const to = query_sums_ + 2 * quad_ * HeadWidth + row_ / 2 * 8 + row_ % 2;
-#pragma unroll
-    for (int c = 0; c < (Calls < 2 ? 1 : 2); ++c) {  // of the lane's two
-      if (c > 0 && 2 * quad_ + 1 >= Calls) { continue; }
-#pragma unroll
-      for (int x = 0; x < 4 * vectors; ++x) {
-        to[c * HeadWidth + x / 4 * 32 + x % 4 * 2] += sums[x / 4][x % 4 / 2][x % 2 * 2 + c];
-      }
+      asm volatile("" : "+r"(of[u].x), "+r"(of[u].y), "+r"(of[u].z), "+r"(of[u].w));
     }
   }
 
-  //! A + r B, and for a finished row the norm's part.
-  __device__ __forceinline__ void store_row(int m, bool finishes,
+  __device__ __forceinline__ void copy_queries();
+  __device__ __forceinline__ void pack_queries();
+  __device__ __forceinline__ void copy_gradients();
+  template <bool Early>
+  __device__ __forceinline__ void load_old();
+  __device__ __forceinline__ void load_numbers();
+  __device__ __forceinline__ void load_row(int m);
+  __device__ __forceinline__ void load_mix(detail::state_vectors<T, vectors>& mix) const;
+  __device__ __forceinline__ void ask_for(const void* from, int bytes) const;
+  __device__ __forceinline__ void ask_for_tile() const;
+
+  __device__ __forceinline__ void multiply(float (&logits)[2]) const;
+  __device__ __forceinline__ void find_products(
+      int c, const uint4 (&of)[static_cast<std::size_t>(vectors)], float (&products)[2]) const;
+  __device__ __forceinline__ void find_dot(const detail::state_vectors<T, vectors>& mix);
+  __device__ __forceinline__ void gather_row(int m, const float (&logits)[2]);
+  template <bool Finishes>
+  __device__ __forceinline__ void store_row(int m,
                                             const float (&weights)[static_cast<std::size_t>(Calls)],
                                             const float (&factors)[static_cast<std::size_t>(Calls)],
-                                            float correction)
-  {
-#pragma unroll
-    for (int u = 0; u < vectors; ++u) {
-      float sums[8];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        float2 pair = pass_.kept ? state_.get(u, e) : make_float2(0, 0);
-#pragma unroll
-        for (int c = 0; c < Calls; ++c) {
-          const std::uint32_t gradient = detail::pair_of(gradients_[c][u], e);
-          pair.x = fmaf(weights[c], detail::first_of<T>(gradient), pair.x);
-          pair.y = fmaf(weights[c], detail::second_of<T>(gradient), pair.y);
-        }
-        sums[2 * e] = pair.x;
-        sums[2 * e + 1] = pair.y;
-      }
-#pragma unroll
-      for (int c = 0; c < Calls; ++c) {
-        const float* const query = query_ + c * HeadWidth + u * 32 + quad_ * 8;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float4 values = *reinterpret_cast<const float4*>(query + half * 4);
-          sums[half * 4] = fmaf(factors[c], values.x, sums[half * 4]);
-          sums[half * 4 + 1] = fmaf(factors[c], values.y, sums[half * 4 + 1]);
-          sums[half * 4 + 2] = fmaf(factors[c], values.z, sums[half * 4 + 2]);
-          sums[half * 4 + 3] = fmaf(factors[c], values.w, sums[half * 4 + 3]);
-        }
-      }
-      if (!inside_) { continue; }
-      if (!finishes) {
-        detail::store_vector(state_of(m) + u * 32, sums);
-        continue;
-      }
-      if (pass_.row_gradient == nullptr) { continue; }
-      // r * (r * s): a large row's r^2 would vanish before it meets the row.
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const std::uint32_t values = detail::pair_of(row_values_[u], e);
-        sums[2 * e] = fmaf(correction, inverse_ * detail::first_of<T>(values), sums[2 * e]);
-        sums[2 * e + 1] =
-            fmaf(correction, inverse_ * detail::second_of<T>(values), sums[2 * e + 1]);
-      }
-      detail::store_vector(
-          pass_.row_gradient + position_ * pass_.gradient_stride + column_ + u * 32, sums);
-    }
-  }
+                                            std::uint32_t high, std::uint32_t low,
+                                            float correction);
+
+  __device__ __forceinline__ void copy_query_sums();
+  __device__ __forceinline__ void add_to_queries(std::uint32_t high, std::uint32_t low);
+  __device__ __forceinline__ void multiply_row(int u, std::uint32_t high, std::uint32_t low,
+                                               float (&sums)[2][4]) const;
+  template <bool Adds>
+  __device__ __forceinline__ void leave_sums(
+      const float (&sums)[static_cast<std::size_t>(vectors)][2][4]);
+  __device__ __forceinline__ void store_query_sums();
 
   const gather_tensor_params<T>& pass_;
   int head_;
   int lane_;
-  int row_;   // i: a position, or a call of an operand
-  int quad_;  // q
-  float* query_;
+  int row_;       // i: a position, or a call of an operand
+  int quad_;      // q
+  float* query_;  // [Calls][HeadWidth], or pairs of calls as an operand
   uint4* image_;
-  float* query_sums_;
-  float* head_sums_;  // [rows][8][H] of this tile
-  int other_sums_;    // how far those of the next tile are, which may be made before all are read
+  float* query_sums_;  // [Calls][HeadWidth] of dw, in the end where gradients were
+  float* head_sums_;   // [rows][8][max_heads] of this tile
+  int other_sums_;     // how far those of the next tile are, which may be made before all are read
   std::int64_t column_;
   bool inside_ = false;
   std::int64_t position_ = 0;
-  uint4 gradients_[static_cast<std::size_t>(Calls)][static_cast<std::size_t>(vectors)];
+  uint4 gradients_[static_cast<std::size_t>(resident)][static_cast<std::size_t>(vectors)];
   uint4 row_values_[static_cast<std::size_t>(vectors)];
-  detail::state_vectors<State, vectors> state_;
+  detail::state_vectors<State, vectors> state_{};  // zeros where none is kept
   float lse_[static_cast<std::size_t>(Calls)];
   float dot_[static_cast<std::size_t>(Calls)];
   float gate_[static_cast<std::size_t>(Calls)];
   float logit_gate_[static_cast<std::size_t>(Calls)];
   float inverse_ = 0;
-  float top_sum_ = 0;  // kept, of the top row
+  std::int64_t tile_ = 0;
+  float sums_[static_cast<std::size_t>(shares ? vectors : 1)][2][4] = {};  // of dw
+  float top_sum_ = 0;                                                      // kept, of the top row
   float own_sum_ = 0;  // and of the first row whose head sum this warp stores
 };
 
 }  // namespace block
 MHAR_NAMESPACE_END
+
+#include <mhar/block/detail/gather_calls_loads.cuh>
+#include <mhar/block/detail/gather_calls_queries.cuh>
+#include <mhar/block/detail/gather_calls_rows.cuh>

@@ -83,6 +83,10 @@ struct gather_tensor_params
   float* query_sums =
       nullptr;  //!< partial sums of dw at the first call; chunks are chunk_stride apart
   std::int64_t chunk_stride = 0;
+  //! Rows, and all calls but the first, may be read before the kernels in front have ended.
+  bool reads_early = false;
+  bool old_states = false;    //!< and kept row gradients with their head sums
+  bool first_unread = false;  //!< nothing has been added to the first call's partial sums
 
   // Of the kernel that keeps rows in shared memory:
   int positions_per_block = 0;

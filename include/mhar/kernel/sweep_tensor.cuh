@@ -51,10 +51,10 @@ __global__ void __launch_bounds__(256, MinBlocks)
     gather_calls_kernel(const __grid_constant__ block::gather_tensor_params<T> pass)
 {
   extern __shared__ __align__(16) float shared_floats[];
-  block::detail::release_dependents();
   block::gather_calls<T, HeadWidth, Calls, State> work{pass, shared_floats};
   work.prepare();
   block::detail::wait_for_dependencies();
+  block::detail::release_dependents();
   work.run();
 }
 
@@ -67,14 +67,16 @@ __global__ void __launch_bounds__(
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using gather = block::gather_tiles<T, HeadWidth, Chunks, MemberTiles, State, Segmented>;
   extern __shared__ __align__(16) unsigned char shared[];
-  block::detail::release_dependents();
   const int segments =
       Segmented ? (pass.num_calls + pass.calls_per_segment - 1) / pass.calls_per_segment : 1;
 #  pragma unroll 1
   for (int segment = 0; segment < segments; ++segment) {
     gather work{pass, shared, segment};
     work.prepare();
-    if (segment == 0) { block::detail::wait_for_dependencies(); }
+    if (segment == 0) {
+      block::detail::wait_for_dependencies();
+      block::detail::release_dependents();
+    }
     work.run();
     if (Segmented) { __syncthreads(); }
   }

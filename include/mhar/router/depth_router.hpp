@@ -289,6 +289,7 @@ private:
   // Calls [last_call_, last_call_ + pending_calls_) have no D yet; the next pass computes it.
   int pending_calls_ = 0;
   std::int64_t mix_stride_ = 0;
+  int unread_calls_ = 0;   // calls [last_call_, ...) that no pass has read
   int private_due_ = -1;   // the call whose private row's gradient is next
   int gathered_row_ = -1;  // the row that gather_row has prepared
   // Calls [group_next_, group_end_) are to be recomputed; scratch slot 0 is group_first_'s.

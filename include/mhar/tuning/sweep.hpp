@@ -4,18 +4,22 @@
 
 #include <mhar/config.hpp>
 
+#include <cstdint>
+
 MHAR_NAMESPACE_BEGIN
 namespace tuning {
 
 struct sweep_policy
 {
-  //! Rows of a forward pass, calls of a backward one, up to which they stay in registers. The number
-  //! of members must not enter: a member's bits would depend on it.
+  //! Rows of a forward pass up to which they stay in registers, calls of a backward one up to which a
+  //! warp serves eight positions. The number of members must not enter: a member's bits would depend
+  //! on it.
   static constexpr int short_rows = 6;
-  static constexpr int short_range = 4;
+  [[nodiscard]] static constexpr int short_range(std::int64_t head_width) noexcept
+  {
+    return head_width > 128 ? 6 : 8;
+  }
   static constexpr int max_gather_rows = 16;
-  //! Members of a short backward pass.
-  static constexpr int max_short_members = 64;
   static constexpr int max_heads = 8;
 
   //! Warps of advance_tiles for 8*halves calls, as many as registers and the queries in shared memory

@@ -216,6 +216,16 @@ struct gather_problem
   row_states<accumulate_t<T>> states;
   matrix row_gradient;  //!< [P, d] of the top row
   gradient_partials<accumulate_t<T>> partials;
+
+  //! @name What a sweep knows of the passes in front of this one; nothing has to be known
+  //! @{
+  //! Calls at the range's beginning that no pass has read; of those without a D all partial sums are
+  //! zero. The others were read by passes in front, and rows and lse were complete before the last
+  //! of these. Negative where that is not known.
+  int num_unread_calls = -1;
+  //! The states were written in front of the last pass.
+  bool has_old_states = false;
+  //! @}
 };
 
 //! reduce: adds the chunks of the partial sums in order and writes the gradients of the sites' parameters.

@@ -43,6 +43,9 @@ template <class T>
   }
   pass.row_gradient = static_cast<T*>(problem.row_gradient.data);
   pass.gradient_stride = problem.row_gradient.position_stride;
+  pass.reads_early = problem.num_unread_calls == 0 || problem.num_unread_calls == 1;
+  pass.old_states = problem.has_old_states;
+  pass.first_unread = problem.num_unread_calls > 0 && problem.num_new_calls > 0;
   return pass;
 }
 
@@ -57,8 +60,10 @@ template <class T, int HeadWidth, int Calls, class State>
   shape.block = static_cast<unsigned>(32 * pass.num_heads);
   shape.shared_memory = static_cast<std::size_t>(
       block::gather_calls<T, HeadWidth, Calls, State>::shared_bytes(pass.num_heads, pass.num_rows));
-  // Two blocks on a multiprocessor have fewer registers each: only where there are so many blocks.
-  if (Calls <= 2 && chunks > properties.multiprocessors) {
+  // Two blocks on a multiprocessor have 128 registers per thread. Where all blocks fit side by side,
+  // that lets the next pass's begin: worth it if nothing spills.
+  constexpr bool fits_twice = Calls == 1 && (HeadWidth <= 128 || sizeof(State) == 2);
+  if (fits_twice || (Calls == 2 && chunks > properties.multiprocessors)) {
     return launch(where, properties, shape, &kernel::gather_calls_kernel < T, HeadWidth, Calls,
                   State, Calls <= 2 ? 2 : 1 >, pass);
   }
@@ -138,17 +143,36 @@ template <class T, int HeadWidth, int MemberTiles, class State>
   }
 }
 
+//! Whether a warp serves eight positions of few calls: with as many rows as a launch takes, whatever
+//! this pass has.
+template <class T, int HeadWidth, class State>
+[[nodiscard]] bool is_short(int num_calls, int num_heads,
+                            const device_properties& properties) noexcept
+{
+  constexpr int range = tuning::sweep_policy::short_range(HeadWidth);
+  constexpr int most = tuning::sweep_policy::max_gather_rows;
+  using longest = block::gather_calls<T, HeadWidth, range, State>;
+  return num_calls <= 4 || (num_calls <= range && longest::shared_bytes(num_heads, most) <=
+                                                      properties.shared_memory_per_block);
+}
+
 //! The kernel for the number of calls; the number of rows must not change a row's bits.
 template <class T, int HeadWidth, class State>
 [[nodiscard]] status launch_gather(const block::gather_tensor_params<T>& pass, int chunks,
                                    const device_properties& properties,
                                    const context& where) noexcept
 {
-  if (pass.num_calls <= tuning::sweep_policy::short_range) {
-    return dispatch_at_least<1, 2, 3, 4>(pass.num_calls, not_served(), [&](auto calls) {
+  if (is_short<T, HeadWidth, State>(pass.num_calls, pass.num_heads, properties)) {
+    const auto launch_calls = [&](auto calls) {
       return launch_gather_calls<T, HeadWidth, decltype(calls)::value, State>(pass, chunks,
                                                                               properties, where);
-    });
+    };
+    if constexpr (tuning::sweep_policy::short_range(HeadWidth) == 6) {
+      return dispatch_at_least<1, 2, 3, 4, 5, 6>(pass.num_calls, not_served(), launch_calls);
+    }
+    else {
+      return dispatch_at_least<1, 2, 3, 4, 5, 6, 7, 8>(pass.num_calls, not_served(), launch_calls);
+    }
   }
   return pass.num_rows <= 8 ? launch_gather_chunks<T, HeadWidth, 1, State>(pass, properties, where)
                             : launch_gather_chunks<T, HeadWidth, 2, State>(pass, properties, where);
@@ -162,17 +186,15 @@ template <class T>
                                    const context& where) noexcept
 {
   if (!serves(problem, properties)) { return not_served(); }
-  const bool is_short = problem.num_calls <= tuning::sweep_policy::short_range;
-  const int most =
-      is_short ? tuning::sweep_policy::max_short_members : tuning::sweep_policy::max_gather_rows;
   const int chunks = chunks_of(problem.extent);
-  return gather_in_parts(problem, most, [&](const gather_problem<T>& part) {
-    return dispatch_tensor<T>(part.extent.head_width(), part.states.type,
-                              [&](auto width, auto state) {
-                                return launch_gather<T, decltype(width)::value, decltype(state)>(
-                                    params_of(part), chunks, properties, where);
-                              });
-  });
+  return gather_in_parts(
+      problem, tuning::sweep_policy::max_gather_rows, [&](const gather_problem<T>& part) {
+        return dispatch_tensor<T>(
+            part.extent.head_width(), part.states.type, [&](auto width, auto state) {
+              return launch_gather<T, decltype(width)::value, decltype(state)>(
+                  params_of(part), chunks, properties, where);
+            });
+      });
 }
 
 }  // namespace detail

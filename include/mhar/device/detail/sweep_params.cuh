@@ -124,6 +124,7 @@ template <class T, class LaunchPart>
     part.states.first_slot += first;
     if (first > 0) {
       part.num_new_calls = 0;
+      part.num_unread_calls = (std::min)(problem.num_unread_calls, 0);
       part.end = pass_end::keep_all;
     }
     const status launched = launch_part(part);

@@ -26,6 +26,7 @@ status depth_router<Backend, T>::begin_backward(const context& where) noexcept
   last_call_ = num_calls();
   last_row_ = total_rows();
   pending_calls_ = 0;
+  unread_calls_ = 0;
   private_due_ = -1;
   gathered_row_ = -1;
   for (std::size_t call = 0; call < gradient_list_.size(); ++call) {
@@ -189,6 +190,7 @@ status depth_router<Backend, T>::backward_call(const context& where, int call,
     note_written(upstream.partial_gradient);
   }
   last_call_ = call;
+  ++unread_calls_;
   if (config_.plan.schedule.has_private(call)) { private_due_ = call; }
   return {};
 }
@@ -227,6 +229,7 @@ status depth_router<Backend, T>::private_row_gradient(const context& where, int 
   if (outcome.ok()) {
     private_due_ = -1;
     note_written(gradient);
+    unread_calls_ = 0;
   }
   return outcome;
 }
@@ -246,7 +249,8 @@ status depth_router<Backend, T>::check_row(int row) const noexcept
 template <class Backend, class T>
 gather_problem<T> depth_router<Backend, T>::pass_over_calls(int row) const noexcept
 {
-  const sweep_pass& pass = backward_plan().pass(total_rows() - 1 - row);
+  const int member = total_rows() - 1 - row;
+  const sweep_pass& pass = backward_plan().pass(member);
   gather_problem<T> problem;
   problem.extent = config_.extent;
   problem.sites = buffers_.folded;
@@ -268,6 +272,11 @@ gather_problem<T> depth_router<Backend, T>::pass_over_calls(int row) const noexc
   problem.states.head_sum = buffers_.head_sum;
   problem.states.first_slot = pass.first_slot + (detail::is_sharded(config_) ? 1 : 0);
   problem.partials = buffers_.partials;
+  // Between the parts of a sharded pass a caller's kernels change what it keeps.
+  if (member > 0 && !detail::is_sharded(config_)) {
+    problem.num_unread_calls = unread_calls_;
+    problem.has_old_states = backward_plan().pass(member - 1).num_members == 1;
+  }
   return problem;
 }
 
@@ -284,6 +293,7 @@ status depth_router<Backend, T>::gather_row(const context& where, int row) noexc
   if (outcome.ok()) {
     gathered_row_ = row;
     pending_calls_ = 0;
+    unread_calls_ = 0;
   }
   return outcome;
 }
@@ -320,6 +330,7 @@ status depth_router<Backend, T>::row_gradient(const context& where, int row,
     last_row_ = row;
     pending_calls_ = 0;
     note_written(gradient);
+    unread_calls_ = 0;
   }
   return outcome;
 }
