@@ -113,6 +113,42 @@ TEST_CASE("router: a plain pass is one launch per call and one per row")
   CHECK(rows_read < 25 * 26 / 2);
 }
 
+TEST_CASE("router: a backward pass is told what earlier ones have read and left")
+{
+  for (const int calls_per_row : {1, 4}) {
+    CAPTURE(calls_per_row);
+    sweep_options options;
+    options.extent = {2, 6, 2};
+    options.schedule =
+        calls_per_row == 1 ? mhar::full_schedule(25) : mhar::delta_schedule(25, calls_per_row);
+    options.null_source = calls_per_row > 1;
+    const sweep_case<double> data{options, 602};
+    run_choices choices;
+    choices.plan = mhar::cheapest_plan(
+        options.schedule, mhar::costs_of(options.extent, mhar::element::bfloat16,
+                                         mhar::element::bfloat16, mhar::element::bfloat16));
+    recording_backend::record log;
+    run_type run{data, choices};
+    run.context().log = &log;
+    run.forward();
+    run.backward();
+    int num_old = 0;
+    for (std::size_t i = 0; i < log.gathers.size(); ++i) {
+      const auto& pass = log.gathers[i];
+      if (i == 0) {
+        CHECK(pass.num_unread_calls == -1);
+        continue;
+      }
+      const auto& before = log.gathers[i - 1];
+      CHECK(pass.num_unread_calls == before.first_call - pass.first_call);
+      const bool in_front = before.top_row - before.num_rows < pass.top_row;
+      CHECK(pass.has_old_states == !in_front);
+      num_old += pass.has_old_states && pass.start == mhar::pass_start::kept ? 1 : 0;
+    }
+    CHECK((calls_per_row > 1 || num_old > 0));
+  }
+}
+
 TEST_CASE("router: a kept mix that is final is neither copied nor computed again")
 {
   sweep_options options;

@@ -216,7 +216,7 @@ TEST_CASE("plan: what a long pass costs besides its bytes makes long passes fewe
   constexpr auto type = mhar::element::bfloat16;
   const mhar::plan_costs costs = mhar::gpu_costs_of(extent, type, type, type);
   // A long pass is one that the kernel with calls in registers does not take.
-  CHECK(costs.backward.short_items == mhar::tuning::sweep_policy::short_range(extent.head_width()));
+  CHECK(costs.backward.short_items == mhar::tuning::sweep_policy::short_range);
   mhar::plan_costs bytes = costs;
   bytes.backward.long_pass = 0;
   const auto schedule = mhar::full_schedule(73);

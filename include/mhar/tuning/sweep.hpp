@@ -4,8 +4,6 @@
 
 #include <mhar/config.hpp>
 
-#include <cstdint>
-
 MHAR_NAMESPACE_BEGIN
 namespace tuning {
 
@@ -15,10 +13,7 @@ struct sweep_policy
   //! warp serves eight positions. The number of members must not enter: a member's bits would depend
   //! on it.
   static constexpr int short_rows = 6;
-  [[nodiscard]] static constexpr int short_range(std::int64_t head_width) noexcept
-  {
-    return head_width > 128 ? 6 : 8;
-  }
+  static constexpr int short_range = 6;
   static constexpr int max_gather_rows = 16;
   static constexpr int max_heads = 8;
 

@@ -143,13 +143,13 @@ template <class T, int HeadWidth, int MemberTiles, class State>
   }
 }
 
-//! Whether a warp serves eight positions of few calls: with as many rows as a launch takes, whatever
-//! this pass has.
+//! Whether a warp serves eight positions of few calls: of more than four shared memory must hold
+//! gradients, beside as many rows as a launch takes, whatever this pass has.
 template <class T, int HeadWidth, class State>
 [[nodiscard]] bool is_short(int num_calls, int num_heads,
                             const device_properties& properties) noexcept
 {
-  constexpr int range = tuning::sweep_policy::short_range(HeadWidth);
+  constexpr int range = tuning::sweep_policy::short_range;
   constexpr int most = tuning::sweep_policy::max_gather_rows;
   using longest = block::gather_calls<T, HeadWidth, range, State>;
   return num_calls <= 4 || (num_calls <= range && longest::shared_bytes(num_heads, most) <=
@@ -163,16 +163,10 @@ template <class T, int HeadWidth, class State>
                                    const context& where) noexcept
 {
   if (is_short<T, HeadWidth, State>(pass.num_calls, pass.num_heads, properties)) {
-    const auto launch_calls = [&](auto calls) {
+    return dispatch_at_least<1, 2, 3, 4, 5, 6>(pass.num_calls, not_served(), [&](auto calls) {
       return launch_gather_calls<T, HeadWidth, decltype(calls)::value, State>(pass, chunks,
                                                                               properties, where);
-    };
-    if constexpr (tuning::sweep_policy::short_range(HeadWidth) == 6) {
-      return dispatch_at_least<1, 2, 3, 4, 5, 6>(pass.num_calls, not_served(), launch_calls);
-    }
-    else {
-      return dispatch_at_least<1, 2, 3, 4, 5, 6, 7, 8>(pass.num_calls, not_served(), launch_calls);
-    }
+    });
   }
   return pass.num_rows <= 8 ? launch_gather_chunks<T, HeadWidth, 1, State>(pass, properties, where)
                             : launch_gather_chunks<T, HeadWidth, 2, State>(pass, properties, where);

@@ -188,8 +188,8 @@ inline plan_costs gpu_costs_of(const shape& extent, element rows, element call_s
   const std::int64_t width = extent.head_width();
   if (size_of(rows) == 2 && extent.num_heads <= 8 &&
       (width == 64 || width == 128 || width == 160)) {
-    costs.backward.short_items = width > 128 ? 6 : 8;
-    costs.backward.long_pass = 4 * costs.backward.item;
+    costs.backward.short_items = 6;
+    costs.backward.long_pass = 3 * costs.backward.item;
   }
   return costs;
 }
