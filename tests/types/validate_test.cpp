@@ -170,8 +170,9 @@ TEST_CASE("validate: a forward call with one bad argument is refused by name")
           {code::bad_stride, "outputs.y",
            [](problem& p, memory&) { p.outputs.y.position_stride = width - 1; }},
           {code::bad_stride, "outputs.y",
-           [](problem& p, memory&) {  // together they leave 64 bits
-             p.extent.num_positions = std::int64_t{1} << 30;
+           [](problem& p,
+              memory&) {  // together they leave 64 bits, and come back as a small number
+             p.extent.num_positions = (std::int64_t{1} << 30) + 2;
              p.outputs.y.position_stride = std::int64_t{1} << 40;
            }},
           {code::missing_argument, "outputs.y", [](problem& p, memory&) { p.outputs = {}; }},
@@ -351,7 +352,15 @@ TEST_CASE("validate: a merge refuses overlaps that are not exact")
   CHECK(validate(problem).ok());
   problem.mix.data = buffers.rows.data() + 1;
   CHECK(validate(problem).code == code::aliasing);
+  problem.mix.data = problem.lse;  // over what is read of a part besides its mix
+  problem.lse = nullptr;
+  CHECK(validate(problem).code == code::aliasing);
+  CHECK(std::string{validate(problem).argument} == "mix");
   problem.mix.data = buffers.matrix(0);
+  problem.lse = buffers.rows.data();
+  CHECK(validate(problem).code == code::aliasing);
+  CHECK(std::string{validate(problem).argument} == "lse");
+  problem.lse = buffers.sum(0);
   problem.part_lse_stride = 1;
   CHECK(std::string{validate(problem).argument} == "part_lse_stride");
   problem.part_lse_stride = std::numeric_limits<std::int64_t>::max();
