@@ -73,13 +73,13 @@ public:
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
         quad_{lane_ % 4},
-        inside_{std::int64_t{blockIdx.x} * 8 + row_ < pass.num_positions},
+        position_{std::int64_t{blockIdx.x} * 8 + row_},
+        inside_{position_ < pass.num_positions ? 1 : 0},
         queries_{detail::shared_address(shared) + static_cast<int>(sizeof(storage)) +
                  head_ * ((pass.num_calls < 8 ? pass.num_calls : 8) * query_bytes)}
   {
-    const std::int64_t position = std::int64_t{blockIdx.x} * 8 + row_;
-    position_ = inside_ ? position : pass.num_positions - 1;
-    column_ = head_ * HeadWidth + quad_ * 8;
+    if (inside_ == 0) { position_ = pass.num_positions - 1; }
+    asm volatile("" : "+r"(inside_));  // not compared again
   }
 
   //! Reads parameters, and asks for rows and states to be brought into the L2 cache, where a kernel
@@ -87,28 +87,26 @@ public:
   __device__ __forceinline__ void prepare()
   {
     copy_queries(0);
-    if (reads_early()) { load_old_rows(); }
-    if (lane_ < 8 && inside_of(lane_)) {
-      const std::int64_t position = std::int64_t{blockIdx.x} * 8 + lane_;
-#pragma unroll
-      for (int n = 0; n < Rows; ++n) {
-        if (n + 1 < Rows && reads_early()) { continue; }
-        detail::prefetch_to_l2(pass_.rows + n * pass_.row_stride +
-                                   position * pass_.position_stride + head_ * HeadWidth,
-                               HeadWidth * 2);
+    find_places();
+    if (reads_early()) { load_old_rows<true>(); }
+    else {
+      const T* row = place_in(pass_.rows, pass_.position_stride);
+      for (int n = 0; n + 1 < Rows; ++n) {
+        prefetch(row);
+        row += pass_.row_stride;
       }
-      if (pass_.kept && !(reads_early() && loads_state_early)) {
-        detail::prefetch_to_l2(
-            static_cast<State*>(pass_.states) + position * pass_.width + head_ * HeadWidth,
-            HeadWidth * static_cast<int>(sizeof(State)));
-      }
+    }
+    prefetch(new_row_);
+    if (pass_.kept && !(reads_early() && loads_state_early)) { prefetch(state_of_); }
+    // Heads that do not exist count as zero.
+    for (int h = quad_; head_ == 0 && h < max_heads; h += 4) {
+      if (h >= pass_.num_heads) { shared_.squares[row_][h] = shared_.scaled_squares[row_][h] = 0; }
     }
   }
 
   __device__ __forceinline__ void run()
   {
     load_rows();
-    if (pass_.has_new_row) { store_squares(1.0f, shared_.squares); }
     int first = 0;
     do {  // once without a call, too: a new row gets its inverse rms
       if (first > 0) {
@@ -118,8 +116,12 @@ public:
       detail::wait_for_copy_groups<0>();
       __syncwarp();
       float logits[static_cast<std::size_t>(Rows)][2];
-      multiply(first, logits);
+      // Those of the old rows while the new one is on its way.
+      if constexpr (Rows > 1) { multiply<0, Rows - 1>(first, logits); }
+      if (first == 0 && pass_.has_new_row) { store_squares(1.0f, shared_.squares); }
+      multiply<Rows - 1, Rows>(first, logits);
       if (first == 0 && pass_.has_new_row) { find_new_inverse_rms(); }
+#pragma unroll 1
       for (int j = 0; j < 8 && first + j < pass_.num_calls; ++j) { finish(first + j, j, logits); }
       first += 8;
     } while (first < pass_.num_calls);
@@ -128,7 +130,6 @@ public:
 
 private:
   static constexpr int vectors = HeadWidth / 32;
-  static constexpr int steps = HeadWidth / 16;
   static constexpr bool loads_state_early = Blocks == 1 || Rows * vectors <= 12;
   // Where two blocks have room, blocks of the next pass have it beside this one's.
   static constexpr bool bounded = tuning::sweep_policy::advance_rows_blocks(
@@ -136,24 +137,77 @@ private:
   static constexpr bool loads_next_state =
       Blocks == 1 && vectors * 4 * (Rows + static_cast<int>(sizeof(State))) <= (bounded ? 80 : 160);
 
-  [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call) const
+  [[nodiscard]] __device__ __forceinline__ std::int64_t head_index() const
   {
-    return (call * pass_.num_positions + position_) * pass_.num_heads + head_;
+    return position_ * pass_.num_heads + head_;
   }
-  [[nodiscard]] __device__ __forceinline__ State* state_of(int call) const
+  //! The lane's vector 0 in a matrix, and vector u from there.
+  template <class Element>
+  [[nodiscard]] __device__ __forceinline__ Element* place_in(Element* matrix,
+                                                             std::int64_t pitch) const
   {
-    return static_cast<State*>(pass_.states) + call * pass_.slot_stride + position_ * pass_.width +
-           column_;
+    return matrix + position_ * pitch + head_ * HeadWidth + quad_ * 8;
+  }
+
+  //! Pointers that are needed when there is no time for arithmetic.
+  __device__ __forceinline__ void find_places()
+  {
+    new_row_ = found(place_in(pass_.rows + (Rows - 1) * pass_.row_stride, pass_.position_stride));
+    new_inverse_ = found(pass_.inverse_rms + (Rows - 1) * pass_.num_positions + position_);
+    state_of_ = found(place_in(static_cast<State*>(pass_.states), pass_.width));
+    lse_of_ = found(pass_.state_lse + head_index());
+    y_ = found(place_in(pass_.y, pass_.y_stride));
+    lse_ = found(pass_.lse + head_index());
+  }
+  //! This head of a row or state, of which a lane holds `place`: a line of 128 bytes per lane, where
+  //! the bulk prefetch takes a loop over the lanes.
+  template <class Element>
+  __device__ __forceinline__ void prefetch(const Element* place) const
+  {
+    constexpr int lines = (HeadWidth * static_cast<int>(sizeof(Element)) + 127) / 128;
+    const auto* const line = reinterpret_cast<const char*>(place - quad_ * 8) + quad_ * 128;
+#pragma unroll
+    for (int x = 0; x < lines; x += 4) {
+      if (x + quad_ < lines) { detail::prefetch_to_l2(line + x * 128); }
+    }
+  }
+  //! A pointer to global memory that the compiler must find here.
+  template <class Element>
+  [[nodiscard]] __device__ __forceinline__ static Element* found(Element* pointer)
+  {
+    asm volatile("" : "+l"(pointer));
+    __builtin_assume(__isGlobal(pointer));
+    return pointer;
+  }
+
+  //! Of the call `ahead` calls behind the one at work.
+  template <bool Early>
+  __device__ __forceinline__ void load_state(detail::state_vectors<State, vectors>& state,
+                                             float& lse, int ahead) const
+  {
+    const State* const from = state_of_ + ahead * pass_.slot_stride;
+    const float* const from_lse = lse_of_ + ahead * lse_stride();
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) { state.template load_one<Early>(u, from + u * 32); }
+    lse = Early ? detail::load_early_float(from_lse) : *from_lse;
+  }
+  [[nodiscard]] __device__ __forceinline__ std::int64_t lse_stride() const
+  {
+    return pass_.num_positions * pass_.num_heads;
+  }
+  template <bool Early>
+  __device__ __forceinline__ void load_row(int n, const T* from)
+  {
+#pragma unroll
+    for (int u = 0; u < vectors; ++u) {
+      rows_[n][u] = Early ? detail::load_early(from + u * 32) : detail::load_vector(from + u * 32);
+    }
   }
 
   //! Behind the first calls' mixes, [8][d]: their lse, [8][H].
   [[nodiscard]] __device__ __forceinline__ float* first_lse() const
   {
     return first_mixes_ + 8 * pass_.width;
-  }
-  [[nodiscard]] __device__ __forceinline__ bool inside_of(int row) const
-  {
-    return std::int64_t{blockIdx.x} * 8 + row < pass_.num_positions;
   }
 
   //! Vector v of call j lies at vector v ^ 4*(j % 2): the same vectors of two calls are in different
@@ -165,9 +219,11 @@ private:
     for (int j = 0; j < calls; ++j) {
       const auto* const image =
           reinterpret_cast<const uint4*>(pass_.queries.image(pass_.first_call + first + j)) +
-          head_ * vectors_of_call;
-      for (int v = lane_; v < vectors_of_call; v += 32) {
-        detail::copy_async(queries_ + j * query_bytes + (v ^ j % 2 * 4) * 16, image + v);
+          head_ * vectors_of_call + lane_;
+      const std::uint32_t to = queries_ + j * query_bytes + (lane_ ^ j % 2 * 4) * 16;
+#pragma unroll
+      for (int v = 0; v < vectors_of_call; v += 32) {
+        if (v + lane_ < vectors_of_call) { detail::copy_async(to + v * 16, image + v); }
       }
     }
     detail::end_copy_group();
@@ -177,45 +233,25 @@ private:
   {
     return Rows > 1 && pass_.has_new_row;
   }
-  [[nodiscard]] __device__ __forceinline__ const T* row_of(int n) const
-  {
-    return pass_.rows + n * pass_.row_stride + position_ * pass_.position_stride + column_;
-  }
-
+  template <bool Early>
   __device__ __forceinline__ void load_old_rows()
   {
+    const T* row = place_in(pass_.rows, pass_.position_stride);
 #pragma unroll
     for (int n = 0; n + 1 < Rows; ++n) {
-#pragma unroll
-      for (int u = 0; u < vectors; ++u) { rows_[n][u] = detail::load_early(row_of(n) + u * 32); }
+      load_row<Early>(n, row);
+      row += pass_.row_stride;
     }
-    if (pass_.kept && loads_state_early) {
-      state_.load_before_wait(state_of(0));
-      state_lse_ = detail::load_early_float(pass_.state_lse + head_index(0));
-    }
+    if (pass_.kept && loads_state_early) { load_state<Early>(state_, state_lse_, 0); }
   }
-
   __device__ __forceinline__ void load_rows()
   {
-#pragma unroll
-    for (int u = 0; u < vectors; ++u) {
-      rows_[Rows - 1][u] = detail::load_vector(row_of(Rows - 1) + u * 32);
-    }
-    if (!reads_early()) {
-#pragma unroll
-      for (int n = 0; n + 1 < Rows; ++n) {
-#pragma unroll
-        for (int u = 0; u < vectors; ++u) { rows_[n][u] = detail::load_vector(row_of(n) + u * 32); }
-      }
-    }
-    if (pass_.kept && loads_state_early && !reads_early()) {
-      state_.load(state_of(0));
-      state_lse_ = pass_.state_lse[head_index(0)];
-    }
+    load_row<false>(Rows - 1, new_row_);
+    if (!reads_early()) { load_old_rows<false>(); }
 #pragma unroll
     for (int n = 0; n < Rows; ++n) {
       if (n + 1 < Rows || !pass_.has_new_row) {
-        inverse_[n] = pass_.inverse_rms[n * pass_.num_positions + position_];
+        inverse_[n] = new_inverse_[(n + 1 - Rows) * pass_.num_positions];
       }
     }
   }
@@ -231,10 +267,10 @@ private:
   //! Heads in order.
   [[nodiscard]] __device__ __forceinline__ float sum_heads(const float (&of)[8][max_heads]) const
   {
-    float sum = 0;
-#pragma unroll
-    for (int h = 0; h < max_heads; ++h) { sum += h < pass_.num_heads ? of[row_][h] : 0.0f; }
-    return sum;
+    const auto* const heads = reinterpret_cast<const float4*>(of[row_]);
+    const float4 a = heads[0];
+    const float4 b = heads[1];
+    return a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w;
   }
   //! In front of its barrier lie the products with the first calls. Squares that overflow are summed
   //! again under a scale.
@@ -250,50 +286,12 @@ private:
     }
     const float inverse = detail::row_inverse_rms(sum, scaled, pass_.inverse_width, pass_.eps);
     inverse_[Rows - 1] = inverse;
-    if (head_ == 0 && quad_ == 0 && inside_) {
-      pass_.inverse_rms[(Rows - 1) * pass_.num_positions + position_] = inverse;
-    }
+    if (head_ == 0 && quad_ == 0 && inside_ != 0) { *new_inverse_ = inverse; }
   }
 
-  //! <w, s> of eight calls and eight positions: logits[n][e] is call first + row_, position
-  //! 2*quad_ + e. With one or two rows, odd and even steps are sums of their own, so that products
-  //! wait less for another.
-  __device__ __forceinline__ void multiply(int first,
-                                           float (&logits)[static_cast<std::size_t>(Rows)][2]) const
-  {
-    constexpr int chains = Rows <= 2 ? 2 : 1;
-    float sums[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(chains)][4];
-#pragma unroll
-    for (int n = 0; n < Rows; ++n) {
-#pragma unroll
-      for (int c = 0; c < chains; ++c) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) { sums[n][c][e] = 0; }
-      }
-    }
-    const bool has_call = first + row_ < pass_.num_calls;
-    const std::uint32_t own = queries_ + (has_call ? row_ * query_bytes : 0) + quad_ * 16;
-    const int swap = row_ % 2;
-#pragma unroll
-    for (int t = 0; t < steps; ++t) {
-      uint4 query = make_uint4(0, 0, 0, 0);
-      if (has_call) { query = detail::load_shared(own + (t ^ swap) * 64); }
-#pragma unroll
-      for (int n = 0; n < Rows; ++n) {
-        detail::multiply_add_16<T>(sums[n][t % chains], query.x, query.y, query.z, query.w,
-                                   detail::pair_of(rows_[n][t / 2], t % 2 * 2),
-                                   detail::pair_of(rows_[n][t / 2], t % 2 * 2 + 1));
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < Rows; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        logits[n][e] = detail::join_parts<T>(sums[n][0], e);
-        if constexpr (chains == 2) { logits[n][e] += detail::join_parts<T>(sums[n][1], e); }
-      }
-    }
-  }
+  template <int Begin, int End>
+  __device__ __forceinline__ void multiply(
+      int first, float (&logits)[static_cast<std::size_t>(Rows)][2]) const;
 
   //! Makes the rows look changed, so that they are not kept as floats from one call to the next:
   //! that takes twice their registers.
@@ -314,16 +312,12 @@ private:
                                          const float (&logits)[static_cast<std::size_t>(Rows)][2])
   {
     if (pass_.kept && ((call > 0 && !loads_next_state) || !loads_state_early)) {
-      state_.load(state_of(call));
-      state_lse_ = pass_.state_lse[head_index(call)];
+      load_state<false>(state_, state_lse_, 0);
     }
-    detail::state_vectors<State, vectors> next;
+    detail::state_vectors<State, vectors> next{};
     float next_lse = 0;
     const bool has_next = loads_next_state && pass_.kept && call + 1 < pass_.num_calls;
-    if (has_next) {
-      next.load(state_of(call + 1));
-      next_lse = pass_.state_lse[head_index(call + 1)];
-    }
+    if (has_next) { load_state<false>(next, next_lse, 1); }
     keep_packed();
     float weights[Rows];
     // Products that the compiler must not fuse with the differences below: kernels with another
@@ -334,7 +328,8 @@ private:
     for (int n = 0; n < Rows; ++n) {
       const float even = __shfl_sync(0xffffffffu, logits[n][0], j * 4 + row_ / 2);
       const float odd = __shfl_sync(0xffffffffu, logits[n][1], j * 4 + row_ / 2);
-      weights[n] = __fmul_rn(row_ % 2 == 0 ? even : odd, __fmul_rn(inverse_[n], detail::log2_of_e));
+      const float logit = row_ % 2 == 0 ? even : odd;
+      weights[n] = __fmul_rn(logit, __fmul_rn(inverse_[n], detail::log2_of_e));
       largest = fmaxf(largest, weights[n]);
     }
     float carried_weight = detail::exp2_approximate(carried - largest);
@@ -348,13 +343,13 @@ private:
     carried_weight *= factor;
 #pragma unroll
     for (int n = 0; n < Rows; ++n) { weights[n] *= factor; }
-    if (inside_) {
-      store(call, carried_weight, weights, (largest + __log2f(sum)) * detail::log_of_2);
-    }
+    store(call, carried_weight, weights, (largest + __log2f(sum)) * detail::log_of_2);
     if (has_next) {
       state_ = next;
       state_lse_ = next_lse;
     }
+    state_of_ += pass_.slot_stride;
+    lse_of_ += lse_stride();
   }
 
   __device__ __forceinline__ void store(int call, float carried_weight,
@@ -367,14 +362,19 @@ private:
   float* first_mixes_;
   int head_;
   int lane_;
-  int row_;   // i: a position, or a call of an operand
-  int quad_;  // q
-  bool inside_;
+  int row_;                // i: a position, or a call of an operand
+  int quad_;               // q
+  std::int64_t position_;  // the last one where the lane's does not exist
+  int inside_;             // whether it does
   std::uint32_t queries_;  // of this head
-  std::int64_t position_;
-  std::int64_t column_;
+  const T* new_row_;
+  float* new_inverse_;
+  State* state_of_;  // of the call at work
+  float* lse_of_;
+  T* y_;
+  float* lse_;
   uint4 rows_[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(vectors)];
-  detail::state_vectors<State, vectors> state_;
+  detail::state_vectors<State, vectors> state_{};
   float state_lse_ = 0;
   float inverse_[static_cast<std::size_t>(Rows)];
 };
@@ -383,3 +383,4 @@ private:
 MHAR_NAMESPACE_END
 
 #include <mhar/block/detail/advance_rows_ending.cuh>
+#include <mhar/block/detail/advance_rows_products.cuh>

@@ -60,9 +60,7 @@ public:
   {
     const std::int64_t rest = pass.num_positions - first_;
     count_ = static_cast<int>(rest < pass.positions_per_block ? rest : pass.positions_per_block);
-    next_.start(threadIdx.x / 32, pass.num_heads);
-    next_line_ = first_line();
-    find_rows();
+    find_first();
   }
 
   //! Reads parameters, and asks for the new row to be brought into the L2 cache: before the kernels
@@ -82,7 +80,8 @@ public:
     detail::end_copy_group();
     if (pass_.has_new_row) {
       if (threadIdx.x == 0) { found().init(1); }
-      copy_old_rows();
+#pragma unroll 1
+      for (int slot = 0; slot < Slots; ++slot) { copy_next<share::early>(slot); }
     }
     if (pass_.has_new_row && threadIdx.x < count_) {
       detail::prefetch_to_l2(pass_.rows + (pass_.num_rows - 1) * pass_.row_stride +
@@ -93,9 +92,15 @@ public:
 
   __device__ __forceinline__ void run()
   {
-    if (num_early_ > 0) { complete_old_rows(); }
+    if (pass_.has_new_row) {
+      find_first();
 #pragma unroll 1
-    for (int slot = num_early_; slot < Slots; ++slot) { copy_next(slot); }
+      for (int slot = 0; slot < Slots; ++slot) { copy_next<share::rest>(slot); }
+    }
+    else {
+#pragma unroll 1
+      for (int slot = 0; slot < Slots; ++slot) { copy_next(slot); }
+    }
     if (pass_.has_new_row) { sum_new_squares(); }
     if (has_ending()) {
       if (threadIdx.x < 2 * at_.num_places) { counters()[threadIdx.x] = 0; }
@@ -251,6 +256,14 @@ private:
     inverse_ahead_ = pass_.inverse_rms + lane_ * pass_.num_positions + position;
   }
 
+  //! The first lines to be copied are this warp's first.
+  __device__ __forceinline__ void find_first()
+  {
+    next_.start(threadIdx.x / 32, pass_.num_heads);
+    next_line_ = first_line();
+    find_rows();
+  }
+
   //! Of the states from `call` on, of the unit to be copied.
   __device__ __forceinline__ void copy_lse(int slot, int call) const
   {
@@ -260,38 +273,14 @@ private:
     }
   }
 
-  //! Starts the copies of this warp's next lines into a slot, as one group; or without their
-  //! numbers, as a part of the next group.
-  template <bool Complete = true>
-  __device__ __forceinline__ void copy_next(int slot)
+  //! What can be copied before the kernels in front have ended, beside a new row: everything but that
+  //! row and the lines' numbers.
+  enum class share
   {
-    if (next_.position < count_) {
-      if (next_line_ < 0) {
-        const int call = next_line_ + 8 * Halves;
-        const int count = num_calls_ - call;
-        const State* const states = state_of((min)(call + row_, num_calls_ - 1), next_);
-        copy_lines(slot, reinterpret_cast<const T*>(states) + quad_ * 8, row_ < count);
-        if constexpr (Complete) { copy_lse(slot, call); }
-      }
-      else {
-        const int count = pass_.num_rows - next_line_;
-        const bool exists = row_ < count;
-        copy_lines(slot, exists ? row_ahead_ : pass_.rows, exists);
-        if (Complete && lane_ < (min)(count - (pass_.has_new_row ? 1 : 0), 8)) {
-          detail::copy_async_4(scalars(slot) + lane_, inverse_ahead_);
-        }
-        row_ahead_ += 8 * pass_.row_stride;
-        inverse_ahead_ += 8 * pass_.num_positions;
-      }
-      next_line_ += 8;
-      if (next_line_ >= pass_.num_rows) {
-        next_line_ = first_line();
-        next_.step(blockDim.x / 32, pass_.num_heads);
-        find_rows();
-      }
-    }
-    if constexpr (Complete) { detail::end_copy_group(); }
-  }
+    all,
+    early,
+    rest
+  };
 
   //! A lane's vectors of a line. Lines that do not exist become zero: they have no weight, and zero
   //! times anything else would not do.
@@ -334,8 +323,8 @@ private:
     }
   }
 
-  __device__ __forceinline__ void copy_old_rows();
-  __device__ __forceinline__ void complete_old_rows() const;
+  template <share Share = share::all>
+  __device__ __forceinline__ void copy_next(int slot);
   __device__ __forceinline__ void sum_new_squares();
   __device__ __forceinline__ void find_new_inverse_rms();
   __device__ __forceinline__ void start(const unit& at, int& slot);
@@ -363,9 +352,8 @@ private:
   std::int64_t first_;  // position of this block
   int count_;           // of its positions
   unsigned char* slots_;
-  unit next_;          // to be copied
-  int next_line_;      // below 0: the states
-  int num_early_ = 0;  // slots that were filled before the wait
+  unit next_;      // to be copied
+  int next_line_;  // below 0: the states
   const T* row_ahead_;
   const float* inverse_ahead_;
   float mixes_[static_cast<std::size_t>(Halves)][static_cast<std::size_t>(steps)][4];
@@ -376,7 +364,7 @@ private:
 }  // namespace block
 MHAR_NAMESPACE_END
 
-#include <mhar/block/detail/advance_tiles_early.cuh>
+#include <mhar/block/detail/advance_tiles_copies.cuh>
 #include <mhar/block/detail/advance_tiles_ending.cuh>
 #include <mhar/block/detail/advance_tiles_null.cuh>
 #include <mhar/block/detail/advance_tiles_products.cuh>

@@ -14,33 +14,24 @@ __device__ __forceinline__ void advance_rows<T, HeadWidth, Rows, State, Blocks, 
     float lse)
 {
   const bool first = call == 0 && pass_.finishes;
+  if (inside_ == 0) { return; }
   if (quad_ == 0) {
-    if (!first) { pass_.state_lse[head_index(call)] = lse; }
+    if (!first) { *lse_of_ = lse; }
     else if (Ends) {
       first_lse()[row_ * pass_.num_heads + head_] = lse;
     }
     else if (pass_.lse != nullptr) {
-      pass_.lse[head_index(0)] = lse;
+      *lse_ = lse;
     }
-  }
-  T* const y = pass_.y + position_ * pass_.y_stride + column_;
-  State* state = state_of(call);
-  if (first) {
-    state = pass_.mix == nullptr
-                ? nullptr
-                : static_cast<State*>(pass_.mix) + position_ * pass_.mix_stride + column_;
   }
 #pragma unroll
   for (int u = 0; u < vectors; ++u) {
     float mix[8];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      float2 pair = make_float2(0, 0);
-      if (pass_.kept) {
-        pair = state_.get(u, e);
-        pair.x *= carried_weight;
-        pair.y *= carried_weight;
-      }
+      float2 pair = state_.get(u, e);
+      pair.x *= carried_weight;
+      pair.y *= carried_weight;
 #pragma unroll
       for (int n = 0; n < Rows; ++n) {
         const std::uint32_t values = detail::pair_of(rows_[n][u], e);
@@ -51,11 +42,19 @@ __device__ __forceinline__ void advance_rows<T, HeadWidth, Rows, State, Blocks, 
       mix[2 * e + 1] = pair.y;
     }
     if (first && Ends) {
-      detail::store_vector(first_mixes_ + row_ * pass_.width + column_ + u * 32, mix);
+      detail::store_vector(
+          first_mixes_ + row_ * pass_.width + head_ * HeadWidth + quad_ * 8 + u * 32, mix);
       continue;
     }
-    if (first) { detail::store_vector(y + u * 32, mix); }
-    if (state != nullptr) { detail::store_vector(state + u * 32, mix); }
+    if (!first) {
+      detail::store_to_memory(state_of_ + u * 32, mix);
+      continue;
+    }
+    detail::store_to_memory(y_ + u * 32, mix);
+    if (pass_.mix != nullptr) {
+      State* const to = found(place_in(static_cast<State*>(pass_.mix), pass_.mix_stride));
+      detail::store_to_memory(to + u * 32, mix);
+    }
   }
 }
 
@@ -67,7 +66,8 @@ __device__ __forceinline__ void advance_rows<T, HeadWidth, Rows, State, Blocks, 
                        head_ * detail::call_ending<T>::parts_size(pass_.width, pass_.num_heads);
   __syncthreads();
 #pragma unroll 1
-  for (int row = head_; row < 8 && inside_of(row); row += pass_.num_heads) {
+  for (int row = head_; row < 8 && std::int64_t{blockIdx.x} * 8 + row < pass_.num_positions;
+       row += pass_.num_heads) {
     float* const values = first_mixes_ + row * pass_.width;
     detail::position_finish<T, 2, 1>{pass_.ending}.run(
         std::int64_t{blockIdx.x} * 8 + row,

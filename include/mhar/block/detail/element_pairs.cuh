@@ -153,10 +153,11 @@ struct state_vectors
 #pragma unroll
     for (int u = 0; u < Vectors; ++u) { values[u] = load_vector(from + u * 32); }
   }
-  __device__ __forceinline__ void load_before_wait(const State* from)
+  //! Vector u alone; before the wait for kernels in front, as load_early says.
+  template <bool Early>
+  __device__ __forceinline__ void load_one(int u, const State* from)
   {
-#pragma unroll
-    for (int u = 0; u < Vectors; ++u) { values[u] = load_early(from + u * 32); }
+    values[u] = Early ? load_early(from) : load_vector(from);
   }
   [[nodiscard]] __device__ __forceinline__ float2 get(int u, int e) const
   {
@@ -178,11 +179,13 @@ struct state_vectors<float, Vectors>
       values[2 * u + 1] = *reinterpret_cast<const float4*>(from + u * 32 + 4);
     }
   }
-  __device__ __forceinline__ void load_before_wait(const float* from)
+  template <bool Early>
+  __device__ __forceinline__ void load_one(int u, const float* from)
   {
 #pragma unroll
-    for (int v = 0; v < 2 * Vectors; ++v) {
-      values[v] = mhar::detail::bit_cast<float4>(load_early(from + v / 2 * 32 + v % 2 * 4));
+    for (int half = 0; half < 2; ++half) {
+      values[2 * u + half] = mhar::detail::bit_cast<float4>(Early ? load_early(from + half * 4)
+                                                                  : load_vector(from + half * 4));
     }
   }
   [[nodiscard]] __device__ __forceinline__ float2 get(int u, int e) const
@@ -204,6 +207,30 @@ __device__ __forceinline__ void store_vector(float* to, const float (&values)[8]
 {
   *reinterpret_cast<float4*>(to) = make_float4(values[0], values[1], values[2], values[3]);
   *reinterpret_cast<float4*>(to + 4) = make_float4(values[4], values[5], values[6], values[7]);
+}
+
+//! The same to memory that is not shared: one store of 16 bytes, or two, whatever the address looks like.
+__device__ __forceinline__ void store_16_bytes(void* to, std::uint32_t x, std::uint32_t y,
+                                               std::uint32_t z, std::uint32_t w)
+{
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+template <class T>
+__device__ __forceinline__ void store_to_memory(T* to, const float (&values)[8])
+{
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      store_16_bytes(to + half * 4, __float_as_uint(values[half * 4]),
+                     __float_as_uint(values[half * 4 + 1]), __float_as_uint(values[half * 4 + 2]),
+                     __float_as_uint(values[half * 4 + 3]));
+    }
+  }
+  else {
+    store_16_bytes(to, make_pair<T>(values[0], values[1]), make_pair<T>(values[2], values[3]),
+                   make_pair<T>(values[4], values[5]), make_pair<T>(values[6], values[7]));
+  }
 }
 
 //! 2^x by the special function unit; its error of 2 units in the last place is far below the
