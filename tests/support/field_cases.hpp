@@ -138,7 +138,7 @@ void keys_are_rounded(On on)
       options.null_source = null;
       options.rounding = rounding;
       call_case<mhar::bfloat16> data{options, random};
-      const auto one_two = [](std::int64_t, std::int64_t, std::int64_t k) { return k + 1.0; };
+      const auto one_two = [](auto, auto, std::int64_t k) { return k == 0 ? 1.0 : 2.0; };
       if (null) { set_each(data.inputs().null_source, one_two); }
       else {
         set_each(data.inputs().rows, one_two);
