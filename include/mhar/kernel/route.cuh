@@ -130,7 +130,6 @@ __global__ void __launch_bounds__(block::detail::cluster_block<T>::max_threads(D
                          const int units_per_block)
 {
   extern __shared__ uint4 shared_memory[];
-  block::detail::release_dependents();
   block::detail::route_cluster<T, Depth, Capacity>{p, rows, units_per_block,
                                                    reinterpret_cast<char*>(shared_memory)}();
 }

@@ -175,16 +175,19 @@ public:
     const bool only_y = stores_only_y(p_);
     char* const y = static_cast<char*>(p_.y.data) +
                     (position_ * p_.y.position_stride + column()) * size_of(p_.y.type);
-    sum_sources();
-    logits.load_bias();
     part mix{};
-    if (has_null_ != 0 && mixes_) {
-      mix = load_parameter<accumulate, part_width>(p_.null_source, column(), part_width, 0);
-    }
+    accumulate gate = 1;
+    sum_sources([&] {
+      logits.load_bias();
+      if (has_null_ != 0 && mixes_) {
+        mix = load_parameter<accumulate, part_width>(p_.null_source, column(), part_width, 0);
+      }
+      if (p_.gate) { gate = load_scalar<accumulate>(p_.gate.data, p_.gate.type, 0); }
+    });
     using squares_type = cluster_squares<T>;
     route_finish<T, register_columns<T, 1>, squares_type> finish{
         p_, columns,
-        squares_type{p_, block_, first_chunk_, units_, owns && local_ < chunks_, local_}};
+        squares_type{p_, block_, first_chunk_, units_, owns && local_ < chunks_, local_}, gate};
     __syncthreads();
     raw_part held[static_cast<std::size_t>(held_rows)];
 #pragma unroll
@@ -232,10 +235,13 @@ public:
   }
 
 private:
-  //! A task is a unit of some rows, or of the null source; a warp does one at a time. Rows are left in shared memory.
-  __device__ __forceinline__ void sum_sources()
+  //! A task is a unit of some rows, or of the null source; a warp does one at a time. Rows are left in shared memory. `load_rest`
+  //! is called once: while the first rows are on their way, or where those leave no registers for it, at the end.
+  template <class LoadRest>
+  __device__ __forceinline__ void sum_sources(const LoadRest& load_rest)
   {
     constexpr int at_once = block_type::rows_per_task(Depth);
+    constexpr bool early = Depth == 1;
     const int row_tasks = (p_.num_rows + at_once - 1) / at_once;
     const int num_tasks = units_ * (row_tasks + has_null_);
     cluster_rows_held<T, Depth, at_once> held{p_};
@@ -249,14 +255,18 @@ private:
       if (first) {
         cluster::wait();
         wait_for_dependencies();
-        first = false;
+        release_dependents();
       }
+      if (takes_rows) {
+        held.template load_rows<0, at_once>();
+        held.load_parameters();
+      }
+      if (early && first) { load_rest(); }
+      first = false;
       if (!takes_rows) {
         if (task < num_tasks) { sum_null(p_, block_.shared, first_chunk_ + local); }
         continue;
       }
-      held.template load_rows<0, at_once>();
-      held.load_parameters();
       held.fold();
       char* const to = block_.rows + (batch * at_once * chunks_ + local) * 16;
 #pragma unroll
@@ -279,6 +289,7 @@ private:
       }
       held.template sum_and_send<at_once>(block_.shared);
     }
+    if (!early) { load_rest(); }
   }
   [[nodiscard]] __device__ __forceinline__ int column() const
   {

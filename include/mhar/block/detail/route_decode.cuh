@@ -23,7 +23,7 @@ struct decode_block
   static constexpr int max_steps = (max_rows + rows_at_once - 1) / rows_at_once * rows_at_once;
   static constexpr int max_warps = 18;
   //! Threads that mix one chunk together.
-  static constexpr int threads_per_chunk = 4;
+  static constexpr int threads_per_chunk = 2;
   //! Sixteen bytes of parameters.
   static constexpr int quads_per_chunk = thread::chunk_width<T> / 4;
 
@@ -66,7 +66,9 @@ public:
   static constexpr int rows_at_once = block_type::rows_at_once;
   //! Columns that a thread mixes.
   static constexpr int part_width = chunk_width / block_type::threads_per_chunk;
+  static constexpr int part_bytes = 16 / block_type::threads_per_chunk;
   using part = thread::vector<accumulate, part_width>;
+  using part_words = thread::vector<std::uint32_t, part_bytes / 4>;
 
   //! `units` of 32*Depth chunks are this block's; the last block may have fewer.
   __device__ __forceinline__ route_decode(const route_parameters<T>& p,
@@ -109,8 +111,7 @@ public:
     int row = task / units;
     int unit = task - row * units;
     const T* const from = kept_address(row_of(row < p_.num_rows ? row : 0, unit));
-    const int mixing_threads = chunks * block_type::threads_per_chunk;
-    const bool mixes = thread_ < mixing_threads;
+    const int mixing_warps = units * Depth * block_type::threads_per_chunk;
     T* const y = static_cast<T*>(p_.y.data) + position_ * p_.y.position_stride +
                  first_chunk_ * chunk_width + thread_ * part_width;
     accumulate reciprocal = reciprocal_width<accumulate>(p_.tree.width);
@@ -121,6 +122,7 @@ public:
     release_dependents();
 
     words raw[static_cast<std::size_t>(Depth)];
+    words next[static_cast<std::size_t>(Depth)];
     const bool sums = task < num_tasks;
     if (sums) { load(raw, from); }
     if (holds_query) {
@@ -137,22 +139,27 @@ public:
     if (sums) {
 #pragma unroll 1
       while (true) {
-        sum(raw, row, unit);
         task += warps_;
-        if (task >= num_tasks) { break; }
-        row = task / units;
-        unit = task - row * units;
-        load(raw, row_of(row, unit));
+        const bool goes_on = task < num_tasks;
+        int next_row = 0;
+        int next_unit = 0;
+        if (goes_on) {
+          next_row = task / units;
+          next_unit = task - next_row * units;
+          load(next, row_of(next_row, next_unit));
+        }
+        sum(raw, row, unit);
+        if (!goes_on) { break; }
+        row = next_row;
+        unit = next_unit;
+#pragma unroll
+        for (int place = 0; place < Depth; ++place) { raw[place] = next[place]; }
       }
     }
     // Rows are there to be read.
     __syncthreads();
     block_.mailbox->wait();
-    // One more warp than mix, where there is one, finds lse.
-    const int mixing_warps = (mixing_threads + 31) / 32;
-    const int lse_warp = mixing_warps < warps_ ? mixing_warps : 0;
-    const bool stores_lse = cluster::rank() == 0 && warp_ == lse_warp && p_.lse != nullptr;
-    if (warp_ >= mixing_warps && !stores_lse) { return; }
+    if (warp_ >= mixing_warps) { return; }
 
     const prefix_step<accumulate> found =
         step_of_lane(logit_of_lane(p_, rows_, position_, block_.sums, reciprocal), p_.num_rows);
@@ -162,39 +169,41 @@ public:
       steps[lane_] = lane_ < p_.num_rows ? found.step : step{accumulate{1}, -accumulate{0}};
     }
     __syncwarp();
-    accumulate sum_of_weights = 0;
-    if (mixes) {
-      part mix{};
-      const std::uint32_t* word = reinterpret_cast<const std::uint32_t*>(block_.rows) + thread_;
+    thread::softmax_state<accumulate> state;
+    state.maximum = __shfl_sync(full_warp, found.maximum, p_.num_rows - 1);
+    part mix{};
+    const char* from_here = block_.rows + thread_ * part_bytes;
 #pragma unroll 1
-      for (int first = 0; first < p_.num_rows; first += rows_at_once) {
-        thread::vector<std::uint32_t, 1> held[static_cast<std::size_t>(rows_at_once)];
+    for (int first = 0; first < p_.num_rows; first += rows_at_once) {
+      part_words held[static_cast<std::size_t>(rows_at_once)];
 #pragma unroll
-        for (int k = 0; k < rows_at_once; ++k) {
-          held[k] = {};
-          if (first + k < p_.num_rows) { held[k] = thread::load_vector<std::uint32_t, 1>(word); }
-          word += chunks_ * 4;
+      for (int k = 0; k < rows_at_once; ++k) {
+        held[k] = {};
+        if (first + k < p_.num_rows) {
+          held[k] = thread::load_vector<std::uint32_t, part_bytes / 4>(
+              reinterpret_cast<const std::uint32_t*>(from_here));
         }
+        from_here += chunks_ * 16;
+      }
 #pragma unroll
-        for (int k = 0; k < rows_at_once; ++k) {
-          const step next = steps[first + k];
-          const part s = widen_words<T>(held[k]);
-          sum_of_weights = thread::multiply_add(sum_of_weights, next.rescale, next.weight);
+      for (int k = 0; k < rows_at_once; ++k) {
+        const step next = steps[first + k];
+        const part s = widen_words<T>(held[k]);
+        state.sum = thread::multiply_add(state.sum, next.rescale, next.weight);
 #pragma unroll
-          for (int c = 0; c < part_width; ++c) {
-            // A factor of 1 changes no bit.
-            mix[c] = thread::multiply_add(next.weight, s[c], mix[c] * next.rescale);
-          }
+        for (int c = 0; c < part_width; ++c) {
+          // A factor of 1 changes no bit.
+          mix[c] = thread::multiply_add(next.weight, s[c], mix[c] * next.rescale);
         }
       }
-      thread::softmax_state<accumulate> state;
-      state.sum = sum_of_weights;
-      const accumulate normalizer = state.normalizer();
-#pragma unroll
-      for (int c = 0; c < part_width; ++c) { mix[c] *= normalizer; }
-      store_accesses(y, mix);
     }
-    if (stores_lse) { store_lse(p_, position_, steps, found.maximum); }
+    const accumulate normalizer = state.normalizer();
+#pragma unroll
+    for (int c = 0; c < part_width; ++c) { mix[c] *= normalizer; }
+    store_accesses(y, mix);
+    if (thread_ == 0 && cluster::rank() == 0 && p_.lse != nullptr) {
+      p_.lse[position_] = state.log_sum_exp();
+    }
   }
 
 private:

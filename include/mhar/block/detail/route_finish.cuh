@@ -88,10 +88,14 @@ public:
 
   __device__ __forceinline__ route_finish(const route_parameters<T>& p, Columns& columns,
                                           const Squares& squares)
-      : p_{p},
-        columns_{columns},
-        squares_{squares},
-        gate_{p.gate ? load<accumulate>(p.gate.data, p.gate.type, 0) : accumulate{1}}
+      : route_finish{p, columns, squares,
+                     p.gate ? load<accumulate>(p.gate.data, p.gate.type, 0) : accumulate{1}}
+  {
+  }
+  //! With what `gate` is, or 1 where there is none.
+  __device__ __forceinline__ route_finish(const route_parameters<T>& p, Columns& columns,
+                                          const Squares& squares, accumulate gate)
+      : p_{p}, columns_{columns}, squares_{squares}, gate_{gate}
   {
   }
 

@@ -4,6 +4,7 @@
 
 #include <mhar/device/detail/check_problem.cuh>
 #include <mhar/device/detail/launch.cuh>
+#include <mhar/device/detail/route_decode.cuh>
 #include <mhar/device/detail/route_resident.cuh>
 #include <mhar/device/detail/route_warp.cuh>
 #include <mhar/device/route.cuh>
@@ -113,8 +114,15 @@ status launch_staged(const block::route_parameters<T>& p, const const_rows<T>& r
                 policy.head_threads);
 }
 
-//! Pointers of a list that a launch for few positions carries.
-inline constexpr int cluster_list = 32;
+//! What fits at a time of clusters of up to eight blocks for each position, where a block has a multiprocessor to itself: a group of
+//! about sixteen multiprocessors has room for two of six and more, and one group more or less is not whole.
+inline std::int64_t fitting_cluster(std::int64_t blocks, std::int64_t positions,
+                                    const device_properties& properties) noexcept
+{
+  const int groups = properties.multiprocessors / 16;
+  if (blocks > 6 && positions > 2 * groups - 1) { blocks = 6; }
+  return blocks == 6 && positions > 2 * groups + 1 ? 5 : blocks;
+}
 
 //! Whether a cluster of blocks serves each position, and then the launch.
 template <class T>
@@ -133,6 +141,13 @@ bool launch_cluster(const block::route_parameters<T>& p, const const_rows<T>& ro
   // A machine cannot place as many large clusters at a time as it has room for.
   std::int64_t blocks = properties.multiprocessors * std::int64_t{9} / 10 / p.num_positions;
   blocks = blocks < 8 ? blocks : 8;
+  const int rows_per_task = cluster::rows_per_task(p.tree.depth);
+  const int tasks_per_unit =
+      (p.num_rows + rows_per_task - 1) / rows_per_task + num_sources - p.num_rows;
+  // Of blocks of more warps than this a multiprocessor has room for one.
+  if ((units + blocks - 1) / blocks * tasks_per_unit > 8) {
+    blocks = fitting_cluster(blocks, p.num_positions, properties);
+  }
   blocks = blocks < units ? blocks : units;
   // With fewer a warp has too much to do one after the other.
   if (blocks < 4 && blocks < units) { return false; }
@@ -147,9 +162,7 @@ bool launch_cluster(const block::route_parameters<T>& p, const const_rows<T>& ro
   }
   const auto launch_for = [&](auto depth) {
     constexpr int d = decltype(depth)::value;
-    constexpr int rows_per_task = cluster::rows_per_task(d);
-    const int tasks = units_per_block *
-                      ((p.num_rows + rows_per_task - 1) / rows_per_task + num_sources - p.num_rows);
+    const int tasks = units_per_block * tasks_per_unit;
     constexpr int max_tasks = cluster::max_threads(d) < 384 ? 8 : 12;
     const int threads = 32 * (tasks < max_tasks ? tasks : max_tasks);
     launch_shape shape;
@@ -166,110 +179,6 @@ bool launch_cluster(const block::route_parameters<T>& p, const const_rows<T>& ro
     default: outcome = launch_for(cuda::std::integral_constant<int, 4>{}); break;
   }
   return true;
-}
-
-//! Whether a call has one head and nothing that the kernels for decoding lack.
-template <class T, int Depth>
-bool is_usual(const block::route_parameters<T>& p, bool strided,
-              const device_properties& properties) noexcept
-{
-  return properties.capability >= 90 && p.tree.num_heads == 1 && p.tree.group == 32 &&
-         p.tree.num_spans <= block::detail::decode_spans && p.num_rows >= 1 &&
-         (strided || p.num_rows <= cluster_list) && p.updated_row < 0 && !p.null_source &&
-         !p.bias && p.weights == nullptr && p.inverse_rms == nullptr &&
-         block::detail::stores_only_y(p) && p.y.type == element_of<T>::value && is_plain(p.query) &&
-         is_plain(p.norm_weight);
-}
-
-//! Whether a cluster of blocks serves each position of such a call, and then the launch.
-template <class T, int Depth>
-bool launch_decode(const block::route_parameters<T>& p, const const_rows<T>& rows, bool strided,
-                   const device_properties& properties, const context& where,
-                   status& outcome) noexcept
-{
-  using decode = block::detail::decode_block<T>;
-  if (!is_usual<T, Depth>(p, strided, properties) || p.num_rows > decode::max_rows) {
-    return false;
-  }
-  const int chunks_per_unit = 32 * Depth;
-  const int units = p.tree.num_spans;
-  // A machine cannot place as many large clusters at a time as it has room for.
-  std::int64_t blocks = properties.multiprocessors * std::int64_t{9} / 10 / p.num_positions;
-  blocks = blocks < 8 ? blocks : 8;
-  blocks = blocks < units ? blocks : units;
-  if (blocks < 4 && blocks < units) { return false; }
-  const int units_per_block = (units + static_cast<int>(blocks) - 1) / static_cast<int>(blocks);
-  const int size = (units + units_per_block - 1) / units_per_block;
-  const int chunks = units_per_block * chunks_per_unit;
-  const int mixing_warps = chunks * decode::threads_per_chunk / 32;
-  if (size < 2 || mixing_warps > decode::max_warps) { return false; }
-  const int tasks = units_per_block * p.num_rows;
-  int warps = tasks > mixing_warps + 1 ? tasks : mixing_warps + 1;
-  warps = warps < decode::max_warps ? warps : decode::max_warps;
-  launch_shape shape;
-  shape.grid = static_cast<unsigned>(size * p.num_positions);
-  shape.block = static_cast<unsigned>(32 * warps);
-  shape.shared_memory = decode::bytes(p.num_rows, chunks, warps);
-  shape.cluster = static_cast<unsigned>(size);
-  outcome = launch(where, properties, shape, &kernel::route_decode_kernel<T, Depth, cluster_list>,
-                   p, block::make_row_pointers<T, cluster_list>(rows, p.num_rows), units_per_block);
-  return true;
-}
-template <class T>
-bool launch_decode(const block::route_parameters<T>& p, const const_rows<T>& rows, bool strided,
-                   const device_properties& properties, const context& where,
-                   status& outcome) noexcept
-{
-  switch (p.tree.depth) {
-    case 1: return launch_decode<T, 1>(p, rows, strided, properties, where, outcome);
-    case 2: return launch_decode<T, 2>(p, rows, strided, properties, where, outcome);
-    default: return false;  // more spans than its lanes add up
-  }
-}
-
-//! Whether two blocks serve each position of such a call, all of them at once, and then the launch.
-template <class T, int Depth>
-bool launch_halves(const block::route_parameters<T>& p, const const_rows<T>& rows, bool strided,
-                   const device_properties& properties, const context& where,
-                   status& outcome) noexcept
-{
-  using halves = block::detail::halves_block<T>;
-  constexpr int size = 2;
-  if (!is_usual<T, Depth>(p, strided, properties) || p.num_rows > halves::max_rows ||
-      p.num_positions > properties.multiprocessors) {
-    return false;
-  }
-  const int units = p.tree.num_spans;
-  const int units_per_block = (units + size - 1) / size;
-  const int chunks = units_per_block * 32 * Depth;
-  const std::size_t bytes = halves::bytes(p.num_rows, chunks);
-  // A set of warps takes a row, and a thread mixes a chunk.
-  int sets = halves::max_warps / units_per_block;
-  sets = sets < p.num_rows ? sets : p.num_rows;
-  sets = sets > Depth ? sets : Depth;
-  if (units < size || units_per_block * sets > halves::max_warps ||
-      bytes > static_cast<std::size_t>(properties.shared_memory_per_block) / 2) {
-    return false;
-  }
-  launch_shape shape;
-  shape.grid = static_cast<unsigned>(size * p.num_positions);
-  shape.block = static_cast<unsigned>(32 * units_per_block * sets);
-  shape.shared_memory = bytes;
-  shape.cluster = size;
-  outcome = launch(where, properties, shape, &kernel::route_halves_kernel<T, Depth, cluster_list>,
-                   p, block::make_row_pointers<T, cluster_list>(rows, p.num_rows), units_per_block);
-  return true;
-}
-template <class T>
-bool launch_halves(const block::route_parameters<T>& p, const const_rows<T>& rows, bool strided,
-                   const device_properties& properties, const context& where,
-                   status& outcome) noexcept
-{
-  switch (p.tree.depth) {
-    case 1: return launch_halves<T, 1>(p, rows, strided, properties, where, outcome);
-    case 2: return launch_halves<T, 2>(p, rows, strided, properties, where, outcome);
-    default: return false;  // more spans than its lanes add up
-  }
 }
 
 //! Whether clusters of two blocks serve all positions at once, and then the launch.
