@@ -86,12 +86,11 @@ public:
     const std::int64_t tiles = (pass_.num_positions + 7) / 8;
     std::int64_t tile = blockIdx.x;
     while (true) {
-      // In the order of their use.
+      if (loads_state) { state_.load(state_of(0)); }
       load<false>(gradients_[0], gradient_of(0));
+      load_numbers();
       detail::state_vectors<T, vectors> mix{};
       load_mix(mix);
-      load_numbers();
-      if (loads_state) { state_.load(state_of(0)); }
       if (!shares && tile == blockIdx.x) { copy_query_sums(); }
       detail::wait_for_copy_groups<shares ? 0 : 1>();  // all but the sums
       __syncwarp();

@@ -176,7 +176,7 @@ struct plan_costs
 
 //! The same for the CUDA backend's kernels: at most 16 members share a pass, and where passes run on
 //! tensor cores (rows of 16 bits, at most 8 heads of 64, 128 or 160), a backward one over more calls
-//! than stay in registers costs as much as four calls more (docs/design/sweeps-on-the-gpu.md).
+//! than go without tiles costs as much as three calls more (docs/design/sweeps-on-the-gpu.md).
 [[nodiscard]] plan_costs gpu_costs_of(const shape& extent, element rows, element call_state,
                                       element row_state) noexcept;
 

@@ -105,6 +105,7 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::gather
   else {
     store_row<false>(m, weights, factors, high, low, 0.0f);
   }
+  __syncwarp();  // lanes outside have skipped the store
   add_to_queries(detail::transpose(high), detail::transpose(low));
 }
 
