@@ -66,9 +66,7 @@ public:
     if (pass_.reads_early) { load_old<true>(); }
     if (reads_state_early()) {
 #pragma unroll
-      for (int u = 0; u < vectors; ++u) {
-        state_.template load_one<true>(u, state_of(0) + u * 32);
-      }
+      for (int u = 0; u < vectors; ++u) { state_.template load_one<true>(u, state_of(0) + u * 32); }
     }
     if (asks) { ask_for_tile(); }
     if constexpr (shares) { pack_queries(); }
