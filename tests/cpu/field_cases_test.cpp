@@ -38,13 +38,3 @@ struct on_cpu
 #define MHAR_TEST_SKIP
 #define MHAR_TEST_WHERE "cpu: "
 #include "support/field_cases_list.hpp"
-
-// These have not run on a GPU.
-TEST_CASE("cpu: a null source without weight has no gradient")
-{
-  for (const std::int64_t width : {48, 2048}) {
-    null_source_without_weight<float>(on_cpu{}, width);
-    null_source_without_weight<bfloat16>(on_cpu{}, width);
-  }
-}
-TEST_CASE("cpu: keys are rounded as often as asked") { keys_are_rounded(on_cpu{}); }

@@ -54,6 +54,19 @@ TEST_CASE(MHAR_TEST_WHERE "field case: a factor of zero is not multiplied by an 
     zero_factors_meet_infinities<bfloat16>(MHAR_TEST_ON{}, width);
   }
 }
+TEST_CASE(MHAR_TEST_WHERE "field case: a null source without weight has no gradient")
+{
+  MHAR_TEST_SKIP
+  for (const std::int64_t width : {48, 2048}) {
+    null_source_without_weight<float>(MHAR_TEST_ON{}, width);
+    null_source_without_weight<bfloat16>(MHAR_TEST_ON{}, width);
+  }
+}
+TEST_CASE(MHAR_TEST_WHERE "field case: keys are rounded as often as asked")
+{
+  MHAR_TEST_SKIP
+  keys_are_rounded(MHAR_TEST_ON{});
+}
 TEST_CASE(MHAR_TEST_WHERE "field case: arrays off 16-byte boundaries one at a time")
 {
   MHAR_TEST_SKIP

@@ -140,6 +140,7 @@ bool launch_cluster(const block::route_parameters<T>& p, const const_rows<T>& ro
   const int units = (p.tree.num_chunks + chunks_per_unit - 1) / chunks_per_unit;
   // A machine cannot place as many large clusters at a time as it has room for.
   std::int64_t blocks = properties.multiprocessors * std::int64_t{9} / 10 / p.num_positions;
+  if (blocks == 0) { return false; }
   blocks = blocks < 8 ? blocks : 8;
   const int rows_per_task = cluster::rows_per_task(p.tree.depth);
   const int tasks_per_unit =
