@@ -175,8 +175,7 @@ public:
     resident_mix<T, ChunksPerThread, Joined> work{p_, columns};
     using squares_type = block_squares<T, plain_type, named_barrier<5>>;
     route_finish<T, plain_type, squares_type> finish{
-        p_, columns,
-        squares_type{p_, shared_.output_sums(), {32 * shape_.column_warps}, shared_.stride()}};
+        p_, columns, squares_type{p_, shared_.output_sums(), {32 * shape_.column_warps}, true}};
     resident_place now;
     while (exists(now)) {
       const int turn = now.turn;

@@ -51,8 +51,8 @@ struct resident_place
 [[nodiscard]] __device__ __forceinline__ int parity_of(int turn) { return turn & 1; }
 [[nodiscard]] __device__ __forceinline__ int phase_of(int turn) { return (turn >> 1) & 1; }
 
-//! Positions alternate between two sets of logits, steps, sums of o and barriers. Sums of rows belong to the stage that they are
-//! of: those of row k lie at sums(stage)[k*stride] (<w, s>) and squares_distance() behind (s^2).
+//! Positions alternate between two sets of logits, steps and barriers. Sums belong to the stage that they are of: sums of row k
+//! lie at sums(stage)[k*stride] (<w, s>) and squares_distance() behind (s^2).
 template <class Accumulate>
 class resident_storage
 {
@@ -65,7 +65,8 @@ public:
                                                                     int rows) noexcept
   {
     const int stride = route_storage<Accumulate>::stride_of(tree);
-    const int elements = (num_stages * rows + 1) * 2 * stride + tree.num_heads * (6 * sources + 5);
+    const int elements =
+        num_stages * 2 * rows * stride + stride + tree.num_heads * (6 * sources + 5);
     const std::size_t all = static_cast<std::size_t>(num_barriers(num_stages)) * 8 +
                             static_cast<std::size_t>(elements) * sizeof(Accumulate);
     return stages_offset(all);
@@ -85,7 +86,7 @@ public:
     logits_ = reinterpret_cast<Accumulate*>(steps_ + 2 * of_position_);
     of_heads_ = logits_ + 2 * of_position_;
     output_sums_ = of_heads_ + 5 * num_heads_;
-    sums_ = output_sums_ + 2 * stride_;
+    sums_ = output_sums_ + stride_;
   }
 
   [[nodiscard]] __device__ __forceinline__ std::uint64_t* full_barriers() const
@@ -122,7 +123,6 @@ public:
     return sums_ + stage * 2 * rows_ * stride_;
   }
   [[nodiscard]] __device__ __forceinline__ int squares_distance() const { return rows_ * stride_; }
-  //! Two sets of stride() sums.
   [[nodiscard]] __device__ __forceinline__ Accumulate* output_sums() const { return output_sums_; }
   [[nodiscard]] __device__ __forceinline__ Accumulate* null_logits() const { return of_heads_; }
   [[nodiscard]] __device__ __forceinline__ Accumulate* maxima(int parity) const

@@ -25,8 +25,8 @@ sum_of_squares(const thread::vector<Accumulate, Count>& o, Accumulate scale)
 }
 
 //! The sum of the squares of o over the row, which the columns of a block hold: span sums in shared memory, then one sum that every
-//! warp forms for itself. One barrier; the second call for a position has one more. Where nothing else keeps a warp from the next
-//! position while another still reads this one's sums, every second position's lie `distance` further.
+//! warp forms for itself. One barrier; the second call for a position has one more in front, and so has the first where nothing else
+//! keeps a warp from the next position while another still reads this one's sums: where they are `unguarded`.
 template <class T, class Columns, class Barrier>
 class block_squares
 {
@@ -34,19 +34,15 @@ public:
   using accumulate = accumulate_t<T>;
 
   __device__ __forceinline__ block_squares(const route_parameters<T>& p, accumulate* sums,
-                                           const Barrier& barrier, int distance = 0)
-      : p_{p}, sums_{sums}, barrier_{barrier}, distance_{distance}
+                                           const Barrier& barrier, bool unguarded = false)
+      : p_{p}, sums_{sums}, barrier_{barrier}, unguarded_{unguarded}
   {
   }
   //! Each element times `scale`; `again` for the second call.
   [[nodiscard]] __device__ __forceinline__ accumulate operator()(const Columns& columns,
-                                                                 accumulate scale, bool again)
+                                                                 accumulate scale, bool again) const
   {
-    if (again) { barrier_.sync(); }
-    else {
-      sums_ += distance_;
-      distance_ = -distance_;
-    }
+    if (again || unguarded_) { barrier_.sync(); }
     accumulate of_lane = 0;
 #pragma unroll
     for (int i = 0; i < columns.size(); ++i) {
@@ -67,7 +63,7 @@ private:
   const route_parameters<T>& p_;
   accumulate* sums_;
   Barrier barrier_;
-  int distance_;
+  bool unguarded_;
 };
 
 //! Whether a call stores y and nothing else of its columns, and y is the mix: the usual case, which kernels serve by a short way.
