@@ -16,6 +16,37 @@ namespace block::detail {
 inline constexpr int decode_spans = 16;
 inline constexpr int decode_stride = 2 * decode_spans + 4;
 
+//! Rows, at most: lanes of half a warp have one each.
+inline constexpr int decode_rows = 16;
+
+//! Four elements of the folded query.
+[[nodiscard]] __device__ __forceinline__ float4 fold_quad(float4 query, const float4& factor,
+                                                          float scale)
+{
+  query.x = query.x * scale * factor.x;
+  query.y = query.y * scale * factor.y;
+  query.z = query.z * scale * factor.z;
+  query.w = query.w * scale * factor.w;
+  return query;
+}
+
+//! A chunk of the folded query, whose quads lie `distance` apart.
+template <class T>
+[[nodiscard]] __device__ __forceinline__ thread::vector<accumulate_t<T>, thread::chunk_width<T>>
+load_folded(const float4* from, int distance)
+{
+  thread::vector<accumulate_t<T>, thread::chunk_width<T>> weights;
+#pragma unroll
+  for (int quad = 0; quad < thread::chunk_width<T> / 4; ++quad) {
+    const float4 part = from[quad * distance];
+    weights[4 * quad] = part.x;
+    weights[4 * quad + 1] = part.y;
+    weights[4 * quad + 2] = part.z;
+    weights[4 * quad + 3] = part.w;
+  }
+  return weights;
+}
+
 //! An address that is made here, not where it is used.
 template <class Element>
 [[nodiscard]] __device__ __forceinline__ Element* kept_address(Element* from)
@@ -108,21 +139,6 @@ template <class T, class Pointers>
   }
   return lane < p.num_rows ? thread::multiply_add(inverse, products[0], accumulate{0})
                            : -thread::infinity<accumulate>;
-}
-template <class T>
-__device__ __forceinline__ void store_lse(const route_parameters<T>& p, std::int64_t position,
-                                          const thread::softmax_step<accumulate_t<T>>* steps,
-                                          accumulate_t<T> maximum_of_lane)
-{
-  using accumulate = accumulate_t<T>;
-  thread::softmax_state<accumulate> state;
-  state.maximum = __shfl_sync(full_warp, maximum_of_lane, p.num_rows - 1);
-  if ((threadIdx.x & 31) != 0) { return; }
-#pragma unroll 1
-  for (int k = 0; k < p.num_rows; ++k) {
-    state.sum = thread::multiply_add(state.sum, steps[k].rescale, steps[k].weight);
-  }
-  p.lse[position] = state.log_sum_exp();
 }
 
 }  // namespace block::detail

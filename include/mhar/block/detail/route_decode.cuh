@@ -16,7 +16,7 @@ struct decode_block
   using accumulate = accumulate_t<T>;
   using step = thread::softmax_step<accumulate>;
 
-  static constexpr int max_rows = 16;
+  static constexpr int max_rows = decode_rows;
   static constexpr int max_spans = decode_spans;
   //! Mixed together.
   static constexpr int rows_at_once = 5;
@@ -126,14 +126,10 @@ public:
     const bool sums = task < num_tasks;
     if (sums) { load(raw, from); }
     if (holds_query) {
-      float4 weight = *reinterpret_cast<const float4*>(query);
+      const float4 weight = *reinterpret_cast<const float4*>(query);
       float4 factor = make_float4(1, 1, 1, 1);
       if (folds) { factor = *reinterpret_cast<const float4*>(norm_weight); }
-      weight.x = weight.x * p_.scale * factor.x;
-      weight.y = weight.y * p_.scale * factor.y;
-      weight.z = weight.z * p_.scale * factor.z;
-      weight.w = weight.w * p_.scale * factor.w;
-      *weight_place = weight;
+      *weight_place = fold_quad(weight, factor, p_.scale);
     }
     __syncthreads();
     if (sums) {
@@ -229,15 +225,7 @@ private:
     key_sums<accumulate> of_lane;
 #pragma unroll
     for (int place = 0; place < Depth; ++place) {
-      thread::vector<accumulate, chunk_width> weights;
-#pragma unroll
-      for (int quad = 0; quad < quads; ++quad) {
-        const float4 part = block_.weights[quad * chunks_ + chunk + place * 32];
-        weights[4 * quad] = part.x;
-        weights[4 * quad + 1] = part.y;
-        weights[4 * quad + 2] = part.z;
-        weights[4 * quad + 3] = part.w;
-      }
+      const auto weights = load_folded<T>(block_.weights + chunk + place * 32, chunks_);
       key_sums<accumulate> of_chunk;
       multiply_key(of_chunk, weights, widen_words<T>(raw[place]));
       of_lane.product = place == 0 ? of_chunk.product : of_lane.product + of_chunk.product;

@@ -17,7 +17,7 @@ struct halves_block
   using accumulate = accumulate_t<T>;
   using step = thread::softmax_step<accumulate>;
 
-  static constexpr int max_rows = 16;
+  static constexpr int max_rows = decode_rows;
   static constexpr int max_warps = 14;
   static constexpr int quads_per_chunk = thread::chunk_width<T> / 4;
   //! Mixed together.
@@ -51,6 +51,23 @@ struct halves_block
     return b;
   }
 };
+
+//! By one warp; `maximum_of_lane` is that of the rows up to the lane's.
+template <class T>
+__device__ __forceinline__ void store_lse(const route_parameters<T>& p, std::int64_t position,
+                                          const thread::softmax_step<accumulate_t<T>>* steps,
+                                          accumulate_t<T> maximum_of_lane)
+{
+  using accumulate = accumulate_t<T>;
+  thread::softmax_state<accumulate> state;
+  state.maximum = __shfl_sync(full_warp, maximum_of_lane, p.num_rows - 1);
+  if ((threadIdx.x & 31) != 0) { return; }
+#pragma unroll 1
+  for (int k = 0; k < p.num_rows; ++k) {
+    state.sum = thread::multiply_add(state.sum, steps[k].rescale, steps[k].weight);
+  }
+  p.lse[position] = state.log_sum_exp();
+}
 
 //! One head, spans of whole warps, parameters of aligned floats, y of T and lse. A thread mixes one chunk.
 template <class T, int Depth, int Capacity>
@@ -150,12 +167,7 @@ private:
     }
 #pragma unroll
     for (int quad = 0; quad < quads; ++quad) {
-      float4 weight = weights[quad];
-      weight.x = weight.x * p_.scale * factors[quad].x;
-      weight.y = weight.y * p_.scale * factors[quad].y;
-      weight.z = weight.z * p_.scale * factors[quad].z;
-      weight.w = weight.w * p_.scale * factors[quad].w;
-      block_.weights[quad * chunks_ + thread_] = weight;
+      block_.weights[quad * chunks_ + thread_] = fold_quad(weights[quad], factors[quad], p_.scale);
     }
   }
   [[nodiscard]] __device__ __forceinline__ words row_words(int row, int chunk) const
@@ -169,14 +181,7 @@ private:
     values weights[static_cast<std::size_t>(Depth)];
 #pragma unroll
     for (int place = 0; place < Depth; ++place) {
-#pragma unroll
-      for (int quad = 0; quad < quads; ++quad) {
-        const float4 part = block_.weights[quad * chunks_ + chunk + place * 32];
-        weights[place][4 * quad] = part.x;
-        weights[place][4 * quad + 1] = part.y;
-        weights[place][4 * quad + 2] = part.z;
-        weights[place][4 * quad + 3] = part.w;
-      }
+      weights[place] = load_folded<T>(block_.weights + chunk + place * 32, chunks_);
     }
     accumulate* const place_of_span =
         block_.sums + 2 * ((first_chunk_ + chunk) >> p_.tree.span_shift);
