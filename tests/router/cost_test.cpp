@@ -83,6 +83,27 @@ struct backend_access<recording_backend> : host_access
 using namespace mhar_test;
 using run_type = sweep_run<recording_backend, double>;
 
+namespace {
+
+sweep_options nine_calls()
+{
+  sweep_options options;
+  options.extent = {2, 6, 2};
+  options.schedule = mhar::full_schedule(9);
+  return options;
+}
+
+//! Groups of three are recomputed together; calls 1 and 4 open passes for calls 5 to 7.
+run_choices recomputed_by_three(const mhar::depth_schedule& nine)
+{
+  run_choices choices;
+  choices.plan = mhar::custom_plan(nine, {1, 8, 2, 1, 5, 4, 3, 2, 1}, std::vector<int>(9, 1));
+  choices.recompute_calls = 3;
+  return choices;
+}
+
+}  // namespace
+
 TEST_CASE("router: a plain pass is one launch per call and one per row")
 {
   sweep_options options;
@@ -179,16 +200,9 @@ TEST_CASE("router: a kept mix that is final is neither copied nor computed again
 
 TEST_CASE("router: a group of calls is recomputed with the forward's passes")
 {
-  sweep_options options;
-  options.extent = {2, 6, 2};
-  options.schedule = mhar::full_schedule(9);
-  const sweep_case<double> data{options, 605};
-  run_choices choices;
-  choices.plan =
-      mhar::custom_plan(options.schedule, {1, 8, 2, 1, 5, 4, 3, 2, 1}, std::vector<int>(9, 1));
-  choices.recompute_calls = 3;
+  const sweep_case<double> data{nine_calls(), 605};
   recording_backend::record log;
-  run_type run{data, choices};
+  run_type run{data, recomputed_by_three(data.options.schedule)};
   run.context().log = &log;
   run.forward();
   log.advances.clear();
@@ -212,16 +226,9 @@ TEST_CASE("router: a group of calls is recomputed with the forward's passes")
 
 TEST_CASE("router: a group to recompute is over when another one fails or a forward begins")
 {
-  sweep_options options;
-  options.extent = {2, 6, 2};
-  options.schedule = mhar::full_schedule(9);
-  const sweep_case<double> data{options, 606};
-  run_choices choices;
-  choices.plan =
-      mhar::custom_plan(options.schedule, {1, 8, 2, 1, 5, 4, 3, 2, 1}, std::vector<int>(9, 1));
-  choices.recompute_calls = 3;
+  const sweep_case<double> data{nine_calls(), 606};
   recording_backend::record log;
-  run_type run{data, choices};
+  run_type run{data, recomputed_by_three(data.options.schedule)};
   run.context().log = &log;
   for (const bool forward : {true, false}) {
     CAPTURE(forward);
