@@ -77,6 +77,8 @@ public:
     const cluster_storage<T>& shared = block_.shared;
     accumulate* const sums = shared.output_squares + (again ? shared.spans : 0);
     cluster_mailbox& mailbox = shared.mailboxes[again ? 2 : 1];
+    // A chunk's square of the first time has been read.
+    if (again) { __syncthreads(); }
     if (owns_) {
       block_.chunk_squares[local_] =
           columns.valid(0) ? sum_of_squares(columns.mix(0), scale) : accumulate{0};
