@@ -34,6 +34,15 @@ TEST_CASE(MHAR_TEST_WHERE "field case: squares that overflow")
   MHAR_TEST_SKIP
   all_large_rows(MHAR_TEST_ON{});
 }
+TEST_CASE(MHAR_TEST_WHERE "field case: a null source whose squares overflow")
+{
+  MHAR_TEST_SKIP
+  // One element per thread, and vectors in registers.
+  for (const std::int64_t width : {46, 1024}) {
+    large_null_source<float>(MHAR_TEST_ON{}, width);
+    large_null_source<bfloat16>(MHAR_TEST_ON{}, width);
+  }
+}
 TEST_CASE(MHAR_TEST_WHERE "field case: gradients of parameters count past 256 in bf16")
 {
   MHAR_TEST_SKIP

@@ -78,6 +78,29 @@ void null_source_without_weight(On on, std::int64_t width)
   CHECK(data.results().bias.get(0, 0, 0) == 0);
 }
 
+//! A null source whose squares overflow: its inverse rms is found anew by the backward, with lse given or not.
+template <class T, class On>
+void large_null_source(On on, std::int64_t width)
+{
+  CAPTURE(width);
+  random_inputs random{642};
+  for (const mhar::key_rounding rounding :
+       {mhar::key_rounding::none, mhar::key_rounding::storage}) {
+    for (const bool given : {true, false}) {
+      CAPTURE(given);
+      call_options<T> options = plain_options<T>({3, width, 2, 0}, 2);
+      options.null_source = true;
+      options.rounding = rounding;
+      options.given_lse = options.given_mix = given;
+      call_case<T> data{options, random};
+      set_each(data.inputs().null_source, [](std::int64_t, std::int64_t, std::int64_t k) {
+        return k % 3 == 0 ? 1e19 : -1e19;
+      });
+      run_and_check(data, on);
+    }
+  }
+}
+
 //! The same array, its elements one past a 16-byte boundary.
 inline void misalign(tensor& array)
 {

@@ -37,6 +37,7 @@ public:
     float logit_sums[2][max_units];
     float gate_sums[2][max_units];
     float squares[max_units];
+    float scaled_squares[max_units];  // of elements times overflow_scale
     float scores[max_units];
     float2 products[2][2][Split ? max_units : 1];  // by parity and stream
   };
@@ -97,6 +98,7 @@ private:
     const float* const null = call_.sites.null_source + call_.call * call_.extent.width + column_;
     const float* const query = call_.sites.query + call_.call * call_.extent.width + column_;
     float squares = 0;
+    float scaled_squares = 0;
     float score = 0;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
@@ -106,14 +108,18 @@ private:
       detail::load_state(query + column_of(v), of_query);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
+        const float scaled = thread::overflow_scale<float> * null_[v][j];
         squares = fmaf(null_[v][j], null_[v][j], squares);
+        scaled_squares = fmaf(scaled, scaled, scaled_squares);
         score = fmaf(null_[v][j], of_query[j], score);
       }
     }
     squares = detail::warp_sum(squares);
+    scaled_squares = detail::warp_sum(scaled_squares);
     score = detail::warp_sum(score);
     if (lane_ == 0 && stream_ == 0) {
       shared_.squares[unit_] = squares;
+      shared_.scaled_squares[unit_] = scaled_squares;
       shared_.scores[unit_] = score;
     }
     null_logit_ = call_.sites.null_logit[std::int64_t{call_.call} * call_.extent.num_heads + head_];
@@ -256,9 +262,15 @@ private:
     }
     if (!has_null()) { return; }
     float squares = 0;
-    for (int x = 0; x < extent.num_heads * pieces_; ++x) { squares += shared_.squares[x]; }
+    float scaled_squares = 0;
+    for (int x = 0; x < extent.num_heads * pieces_; ++x) {
+      squares += shared_.squares[x];
+      scaled_squares += shared_.scaled_squares[x];
+    }
     const float inverse =
-        thread::inverse_rms(squares, extent.full_width(), static_cast<float>(call_.eps));
+        thread::overflowed(squares)
+            ? thread::scaled_inverse_rms(scaled_squares, extent.full_width())
+            : thread::inverse_rms(squares, extent.full_width(), static_cast<float>(call_.eps));
     float head_sum = 0;
     float total = 0;
     for (int h = 0; h < extent.num_heads; ++h) {

@@ -127,6 +127,7 @@ private:
 
   // A chunk of positions (detail/route_gradient_chunk.cuh).
   __device__ __forceinline__ void fold_weight();
+  [[nodiscard]] __device__ __forceinline__ accumulate large_null_inverse() const;
   __device__ __forceinline__ void score_null();
   __device__ __forceinline__ void flush(int chunk);
 

@@ -91,6 +91,23 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::fold_weight
   if (call_.num_null > 0) { score_null(); }
 }
 
+//! The inverse rms of a null source of very large elements, read once more. One warp calls; every lane
+//! gets it.
+template <class T, int Chunks, int Capacity>
+__device__ __forceinline__ auto route_gradient<T, Chunks, Capacity>::large_null_inverse() const
+    -> accumulate
+{
+  accumulate sum = 0;
+#pragma unroll 1
+  for (std::int64_t i = threadIdx.x % 32; i < call_.extent.width; i += 32) {
+    const accumulate value =
+        thread::overflow_scale<accumulate> *
+        mhar::load<accumulate>(call_.null_source.data, call_.null_source.type, i);
+    sum = fma(value, value, sum);
+  }
+  return thread::scaled_inverse_rms(detail::warp_sum(sum), call_.extent.width);
+}
+
 //! The null source's inverse rms, and its score and logit per head: the same at every position.
 template <class T, int Chunks, int Capacity>
 __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::score_null()
@@ -114,8 +131,9 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::score_null(
   __syncthreads();
   if (thread < 32) {
     const accumulate squares = detail::dealt_sum(parts_of(0) + map.num_groups, map.num_groups);
-    const accumulate inverse =
-        thread::inverse_rms(squares, static_cast<accumulate>(call_.extent.width), call_.eps);
+    const accumulate inverse = thread::overflowed(squares)
+                                   ? large_null_inverse()
+                                   : thread::inverse_rms(squares, call_.extent.width, call_.eps);
     if (thread == 0) { arena_[arena.scalars + null_inverse] = inverse; }
     const accumulate bias =
         call_.bias ? mhar::load<accumulate>(call_.bias.data, call_.bias.type, 0) : accumulate{0};
