@@ -31,7 +31,8 @@ struct sweep_limits
 //!   null_logit   [S, H]            the null source's logit, its bias included; null when the calls have none
 //!   gate         [S]               alpha
 //!   logit_gate   [S]               alpha, or 0 for a call that has one source in all: its weights are 1 whatever the logits
-//!   packed                         a backend's own form of the above, Backend::packed_bytes long; may be null
+//!   packed                         a backend's own form of the above, Backend::packed_bytes long; may be null, and is not
+//!                                  read where it is off a 16-byte boundary
 template <class Accumulate>
 struct folded_sites
 {

@@ -74,7 +74,8 @@ template <class T>
 template <class Accumulate>
 [[nodiscard]] bool are_tensor_sites(const folded_sites<Accumulate>& sites) noexcept
 {
-  return sites.packed != nullptr && sites.bias == nullptr && sites.rounding == key_rounding::none;
+  return sites.packed != nullptr && is_aligned_16(sites.packed) && sites.bias == nullptr &&
+         sites.rounding == key_rounding::none;
 }
 
 //! States of a pass that needs any.
