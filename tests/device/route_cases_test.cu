@@ -271,6 +271,15 @@ TEST_CASE("route: empty calls succeed and launch nothing, refused ones leave no 
       {1, 40000, 1, 0}, 1, constant<float>(40000, 1), constant<float>(40000, 0)};
   CHECK(mhar::device::workspace_bytes(wide.problem, context) > 0);
   CHECK(mhar::device::route(wide.problem, context).code == mhar::code::small_workspace);
+  // Nothing is read or written at these places.
+  const int most = 1 << 28;
+  mhar::route_problem<float> heads = wide.problem;
+  heads.extent = {1, most, most, 0};
+  heads.rows.row_stride = 0;
+  heads.site.query = static_cast<const float*>(nullptr) + most;
+  heads.outputs = {};
+  heads.outputs.lse = static_cast<float*>(nullptr) + std::int64_t{64} * most;
+  CHECK(mhar::device::route(heads, context).code == mhar::code::unsupported);
   CHECK(cudaGetLastError() == cudaSuccess);
   CHECK(mhar::device::route(call.problem, context).ok());
   stream.wait();

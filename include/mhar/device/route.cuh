@@ -23,7 +23,8 @@ MHAR_LAUNCHERS_BEGIN
 //! Workspace   workspace_bytes(problem, context): 0 up to a width of about 10,000 (double: 5,000); beyond it is asked for, and
 //!             used where rows are read twice
 //! Thread-safe any number of host threads on different streams
-//! Errors      those of validate(problem); unsupported for more than 1000 listed rows at unequal distances; small_workspace; cuda
+//! Errors      those of validate(problem); unsupported for more than 1000 listed rows at unequal distances, or about 2^28 heads and
+//!             more; small_workspace; cuda
 //! Empty       P == 0 is success and launches nothing
 template <class T>
 [[nodiscard]] status route(const route_problem<T>& problem, const context& where) noexcept;

@@ -49,6 +49,12 @@ status launch_any(const block::route_parameters<T>& p, const const_rows<T>& rows
                   const context& where) noexcept
 {
   constexpr int threads = 256;
+  using storage = block::detail::route_storage<accumulate_t<T>>;
+  constexpr int most_spans = 0x7fffffff / (2 * block::detail::rows_per_batch);
+  if (storage::stride_of(p.tree) > most_spans) {
+    return {code::unsupported, "extent.num_heads",
+            "too many heads for 32-bit offsets of scratch memory", 0};
+  }
   const route_scratch scratch = scratch_of<T>(extent);
   std::int64_t blocks = properties.multiprocessors * std::int64_t{4};
   if (!scratch.shared) {
