@@ -95,6 +95,9 @@ public:
                     x.numel() == router_.config().extent.num_positions * weight.size(1),
                 "mhar: a row of ", sizes_, " is no product of ", x.sizes(), " and ",
                 weight.sizes());
+    TORCH_CHECK(x.device() == options_.device() && weight.device() == options_.device(),
+                "mhar: a row on ", options_.device(), " is no product on ", x.device(), " and ",
+                weight.device());
     TORCH_CHECK(x.scalar_type() == options_.dtype() && weight.scalar_type() == options_.dtype(),
                 "mhar: a row of ", options_.dtype(), " is no product of ", x.dtype(), " and ",
                 weight.dtype());
@@ -142,7 +145,8 @@ public:
       take(call, upstream, {}, {});
       return;
     }
-    const Tensor dy = in(tensors.y);
+    const Tensor dy = is_in_place(call, tensors.y) ? in(tensor_at(router_.gradient_slot(call).data))
+                                                   : in(tensors.y);
     const Tensor combined = in(tensors.combined);
     upstream.output_gradient = matrix_of(dy);
     upstream.combined = matrix_of(combined.defined() ? combined : mix);
@@ -178,10 +182,10 @@ public:
                 "mhar: site ", call, " has no place for a gradient: more than its mix is read");
     T* const place = router_.gradient_place(call);
     TORCH_CHECK(place != nullptr, "mhar: a pass without gradients has no place for one");
-    if (!in_place_.defined()) { in_place_ = at::empty({1}, options_); }
-    promised_.resize(static_cast<std::size_t>(router_.config().plan.num_calls()));
-    promised_[static_cast<std::size_t>(call)] = true;
-    return {tensor_at(place), in_place_};
+    in_place_.resize(static_cast<std::size_t>(router_.config().plan.num_calls()));
+    Tensor& in_place = in_place_[static_cast<std::size_t>(call)];
+    if (!in_place.defined()) { in_place = at::empty({1}, options_); }
+    return {tensor_at(place), in_place};
   }
 
   [[nodiscard]] at::TensorOptions options() const override { return options_; }
@@ -262,10 +266,19 @@ private:
   //! no loss reaches, or is a sum with what another reader of the mix has added.
   [[nodiscard]] bool is_in_place(int call, const Tensor& gradient) const
   {
+    for (std::size_t other = 0; other < in_place_.size(); ++other) {
+      if (!in_place_[other].defined() ||
+          gradient.const_data_ptr() != in_place_[other].const_data_ptr()) {
+        continue;
+      }
+      TORCH_CHECK(other == static_cast<std::size_t>(call), "mhar: the gradient of what site ", call,
+                  " read was written in the place of site ", other, "'s");
+      return true;
+    }
     const auto index = static_cast<std::size_t>(call);
-    if (index >= promised_.size() || !promised_[index]) { return false; }
-    if (gradient.const_data_ptr() == in_place_.const_data_ptr()) { return true; }
-    TORCH_CHECK(gradient.numel() <= 1 || gradient.stride(-1) == 0, "mhar: what site ", call,
+    const bool is_promised = index < in_place_.size() && in_place_[index].defined();
+    TORCH_CHECK(!is_promised || gradient.numel() <= 1 || gradient.stride(-1) == 0,
+                "mhar: what site ", call,
                 " read has another reader than rms_norm with the place of its gradient");
     return false;
   }
@@ -344,8 +357,8 @@ private:
   mhar::depth_router<typename Where::backend, T> router_;
   Tensor memory_;
   std::vector<Tensor> pending_mixes_;  // of calls that the next pass over calls reads first
-  Tensor in_place_;                    // stands for a gradient that its producer wrote in its place
-  std::vector<bool> promised_;         // calls whose gradients' places were handed out
+  //! Of calls whose gradients' places were handed out: what stands for them.
+  std::vector<Tensor> in_place_;
   int next_call_ = 0;
   // The backward at hand: calls [0, calls_left_) and rows [0, rows_left_) have not been visited.
   bool running_ = false;

@@ -17,6 +17,8 @@ _PLACES = (0, 2, 3, 4, 5, 6, 8)
 def _(rows, query, num_heads, norm_weight, bias, null_source, partial, gate, output_norm,
       output_norm_weight, scale, eps, output_norm_eps, rounding):
     like = rows[0] if rows else partial
+    if like is None:
+        raise RuntimeError("mhar: a call without rows needs a partial for its shape")
     # A tensor on "meta" among others brings a call with numbers here, where none are computed.
     for tensor in (*rows, query, norm_weight, bias, null_source, partial, gate,
                    output_norm_weight):
@@ -95,14 +97,13 @@ def route(rows, query, num_heads=1, *, norm_weight=None, bias=None, null_source=
     Returns [..., d] in the rows' type, and with `return_lse` also the log-sum-exp [..., H], which
     has no gradient. Gradients come in the type of what they belong to.
     """
-    if isinstance(rows, torch.Tensor):
-        rows = rows.unbind(0)
+    rows = rows.unbind(0) if isinstance(rows, torch.Tensor) else list(rows)
     if rounding not in ROUNDING:
         raise ValueError(f"mhar: rounding is one of {', '.join(ROUNDING)}, not {rounding!r}")
     if forward_ad._current_level >= 0:
         _refuse_tangents((*rows, query, norm_weight, bias, null_source, partial, gate,
                           output_norm_weight))
     y, lse, _, _ = torch.ops.mhar.route(
-        list(rows), query, num_heads, norm_weight, bias, null_source, partial, gate, output_norm,
+        rows, query, num_heads, norm_weight, bias, null_source, partial, gate, output_norm,
         output_norm_weight, scale, eps, output_norm_eps, ROUNDING[rounding])
     return (y, lse) if return_lse else y

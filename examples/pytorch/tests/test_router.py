@@ -400,6 +400,22 @@ class OnCpu(unittest.TestCase):
                             for loss in losses)
             self.assert_all_close(mine, theirs)
 
+    def test_places_behind_a_partial(self):
+        """What a norm left in its place is the gradient of what is added to the mix, too."""
+        router, sublayers, embedding = parts = self.make()
+        weight = torch.ones(WIDTH, dtype=torch.float64, device=self.device)
+        partial = torch.randn_like(embedding).requires_grad_()
+        results = []
+        for places in (True, False):
+            run = router.begin(embedding)
+            for site in range(SITES + 1):
+                x = run.read(site, partial=partial if site % 2 == 0 else None)
+                y = rms_norm(x, weight, 1e-3, run.gradient_place(site) if places else None)
+                if site < SITES:
+                    run.write(sublayers[site](y))
+            results.append(torch.autograd.grad(y.square().sum(), leaves(*parts, partial)))
+        self.assert_all_close(*results)
+
     def test_places_of_gradients_are_refused(self):
         router, sublayers, embedding = parts = self.make()
         weight = torch.ones(WIDTH, dtype=torch.float64, device=self.device)
@@ -414,6 +430,13 @@ class OnCpu(unittest.TestCase):
             gradients(run.read(SITES), parts)
         with self.assertRaisesRegex(RuntimeError, "site 9"):
             run.gradient_place(9)
+        run = router.begin(embedding)
+        for site in range(SITES + 1):
+            y = rms_norm(run.read(site), weight, 1e-3, run.gradient_place((site + 1) % SITES))
+            if site < SITES:
+                run.write(sublayers[site](y))
+        with self.assertRaisesRegex(RuntimeError, f"site {SITES} read was written in the place of site 1's"):
+            gradients(y, parts)
         self.assertIsNone(self.make(output_norm=True)[0].begin(embedding).gradient_place(0))
         with torch.no_grad():
             self.assertIsNone(router.begin(embedding).gradient_place(0))
