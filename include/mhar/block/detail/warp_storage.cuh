@@ -16,8 +16,8 @@ struct warp_ring
   bool keeps_null;  //!< beside the query
 };
 
-//! Shared memory of a block, in this order: the folded query, the null source where there is one, logits of it, the gate, how many positions have been dealt to warps, steps of each warp, sums over spans of the
-//! warps of each position, barriers, rings.
+//! Shared memory of a block, in this order: the folded query, the null source where there is one, logits of it, the gate, how many
+//! positions have been dealt to warps, steps of each warp, sums over spans of the warps of each position, barriers, rings.
 template <class T, int Chunks, int Rows, int Split>
 struct warp_storage
 {
