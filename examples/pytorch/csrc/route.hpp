@@ -37,7 +37,7 @@ struct call
     TORCH_CHECK(width > 0 && like.dim() > 0 && like.size(-1) == width, "mhar: rows of shape ",
                 like.sizes(), " do not end in the query's width ", width);
     extent.width = width;
-    extent.num_heads = static_cast<int>(num_heads);
+    extent.num_heads = index_of(num_heads, "num_heads");
     extent.num_positions = like.numel() / width;
     bool common = true;
     std::vector<Tensor> matrices;

@@ -105,14 +105,14 @@ std::tuple<Tensor, Tensor> router_begin(
   const int num_calls = static_cast<int>(query.size(0));
   mhar::router_config config;
   config.extent.width = query.size(1);
-  config.extent.num_heads = static_cast<int>(num_heads);
+  config.extent.num_heads = index_of(num_heads, "heads");
   config.extent.num_positions = c10::multiply_integers(sizes) / query.size(1);
   TORCH_CHECK(num_heads > 0 && query.size(1) % num_heads == 0, "mhar: ", num_heads,
               " heads do not divide the width ", query.size(1));
   config.call_state = config.row_state = element_of(states);
-  config.plan =
-      plan_of(static_cast<arrangement>(kind), num_calls, static_cast<int>(calls_per_block),
-              config.extent, element_of(dtype), config.call_state);
+  config.plan = plan_of(static_cast<arrangement>(kind), num_calls,
+                        index_of(calls_per_block, "calls_per_block"), config.extent,
+                        element_of(dtype), config.call_state);
   config.use = training ? mhar::router_use::training : mhar::router_use::inference;
   config.recompute_calls = training ? 1 : 0;
   if (training && reuse_rows) { config.gradients = mhar::gradient_home::dead_rows; }
@@ -171,7 +171,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor> router_read(const Tensor& stat
   if (with_combined) { tensors.combined = combined; }
   tensors.private_row = private_row.value_or(Tensor{});
   tensors.partial = partial.value_or(Tensor{});
-  pass.read(static_cast<int>(call), tensors);
+  pass.read(index_of(call, "site"), tensors);
   return {tensors.y, mix, combined, token_of(pass)};
 }
 
@@ -194,14 +194,14 @@ inline std::tuple<Tensor, Tensor, Tensor> router_read_backward(
   tensors.private_row = private_row.value_or(Tensor{});
   if (wants_private) { tensors.private_gradient = private_gradient; }
   if (wants_partial) { tensors.partial_gradient = partial_gradient; }
-  pass.read_backward(static_cast<int>(call), tensors);
+  pass.read_backward(index_of(call, "site"), tensors);
   return {private_gradient, partial_gradient, token_of(pass)};
 }
 
 inline Tensor router_write(const Tensor& state, const Tensor&, int64_t row, const Tensor& value)
 {
   depth_pass& pass = pass_of(state);
-  pass.write(static_cast<int>(row), value);
+  pass.write(index_of(row, "row"), value);
   return token_of(pass);
 }
 
@@ -209,7 +209,7 @@ inline Tensor router_write_linear(const Tensor& state, const Tensor&, int64_t ro
                                   const Tensor& weight)
 {
   depth_pass& pass = pass_of(state);
-  pass.write_linear(static_cast<int>(row), x, weight);
+  pass.write_linear(index_of(row, "row"), x, weight);
   return token_of(pass);
 }
 
@@ -220,7 +220,7 @@ inline std::tuple<Tensor, Tensor> router_write_backward(const Tensor& state, con
   depth_pass& pass = pass_of(state);
   const Tensor gradient =
       wanted ? at::empty(sizes, pass.options()) : at::empty({0}, pass.options());
-  pass.write_backward(static_cast<int>(row), wanted ? gradient : Tensor{});
+  pass.write_backward(index_of(row, "row"), wanted ? gradient : Tensor{});
   return {gradient, token_of(pass)};
 }
 
@@ -257,12 +257,12 @@ inline std::vector<Tensor> router_begin_backward(
 
 inline std::tuple<Tensor, Tensor> router_gradient_place(const Tensor& state, int64_t call)
 {
-  return pass_of(state).gradient_place(static_cast<int>(call));
+  return pass_of(state).gradient_place(index_of(call, "site"));
 }
 
 inline Tensor router_row(const Tensor& state, int64_t row)
 {
-  return pass_of(state).row(static_cast<int>(row));
+  return pass_of(state).row(index_of(row, "row"));
 }
 
 }  // namespace mhar_torch

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <climits>
 #include <optional>
 #include <vector>
 
@@ -27,6 +28,13 @@ inline mhar::element element_of(at::ScalarType type)
 }
 
 inline mhar::element element_of(const Tensor& tensor) { return element_of(tensor.scalar_type()); }
+
+//! Torch's integers are longer than the library's indices.
+inline int index_of(int64_t value, const char* name)
+{
+  TORCH_CHECK(value >= INT_MIN && value <= INT_MAX, "mhar: ", name, " ", value, " is out of range");
+  return static_cast<int>(value);
+}
 
 //! An array of `count` elements on `device`; `keep` holds what is copied to become contiguous.
 inline mhar::const_array array_of(const optional_tensor& tensor, const char* name, int64_t count,

@@ -23,7 +23,7 @@ class _NormInPlace(torch.autograd.Function):
         unit = x.to(wide) * inverse_rms
         scaled = gradient.to(wide) * weight.to(wide)
         place.copy_(inverse_rms * (scaled - unit * (scaled * unit).mean(-1, keepdim=True)))
-        weight_gradient = (gradient.to(wide) * unit).flatten(0, -2).sum(0)
+        weight_gradient = (gradient.to(wide) * unit).reshape(-1, x.shape[-1]).sum(0)
         return in_place.expand(x.shape), weight_gradient.to(weight.dtype), None, None, None
 
 
