@@ -18,6 +18,11 @@
       "mhar computes with infinities and NaN: compile without -ffast-math, or add -fno-finite-math-only"
 #endif
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#  error \
+      "mhar needs compute capability 8.0 or later: compile with -arch=sm_80 or newer (without -arch, nvcc chooses an older one)"
+#endif
+
 #if defined(__CUDACC__)
 #  define MHAR_HOST_DEVICE __host__ __device__
 #else

@@ -6,6 +6,7 @@
 #include <mhar/status.hpp>
 
 #include <cuda_runtime_api.h>
+#include <initializer_list>
 
 MHAR_NAMESPACE_BEGIN
 namespace device {
@@ -36,8 +37,45 @@ struct device_properties
   int multiprocessors = 0;
   int shared_memory_per_block = 0;  //!< the most a block may opt in to
   int shared_memory_per_multiprocessor = 0;
-  int capability = 0;  //!< 90 is compute capability 9.0
+  int capability = 0;  //!< of the code that the device runs: 90 is compute capability 9.0
 };
+
+//! The newest of the architectures of a file (900 is 9.0) whose machine code a device of this capability runs, which it prefers to
+//! any other code; 0 where there is none.
+[[nodiscard]] constexpr int machine_code_for(int capability,
+                                             std::initializer_list<int> architectures) noexcept
+{
+  int newest = 0;
+  for (const int each : architectures) {
+    const int code = each / 10;
+    if (code / 10 == capability / 10 && code <= capability && code > newest) { newest = code; }
+  }
+  return newest;
+}
+
+//! Asked which code of it a device runs.
+template <class Unused>
+__global__ void probe_kernel()
+{
+}
+
+//! A device of a newer generation than any that this file is compiled for compiles code for an older one, in which kernels lack
+//! what only newer devices have. Where there is no code for it at all, the launch that follows says so.
+inline int code_for(int capability) noexcept
+{
+#if defined(__CUDA_ARCH_LIST__)
+  if (const int code = machine_code_for(capability, {__CUDA_ARCH_LIST__}); code != 0) {
+    return code;
+  }
+#endif
+  cudaFuncAttributes attributes = {};
+  const auto* const probe = reinterpret_cast<const void*>(&probe_kernel<void>);
+  if (cudaFuncGetAttributes(&attributes, probe) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return capability;
+  }
+  return attributes.ptxVersion < capability ? attributes.ptxVersion : capability;
+}
 
 inline status query(device_properties& result) noexcept
 {
@@ -57,7 +95,7 @@ inline status query(device_properties& result) noexcept
   }
   if (error == cudaSuccess) { error = ask(major, cudaDevAttrComputeCapabilityMajor); }
   if (error == cudaSuccess) { error = ask(minor, cudaDevAttrComputeCapabilityMinor); }
-  result.capability = 10 * major + minor;
+  if (error == cudaSuccess) { result.capability = code_for(10 * major + minor); }
   return failure_of(error, "device");
 }
 
