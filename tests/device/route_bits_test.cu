@@ -217,6 +217,7 @@ TEST_CASE(
   check_bits<mhar::bfloat16>({7168, 1, 9}, 300, 401);
   check_bits<mhar::bfloat16>({7168, 8, 5}, 1100, 402);
   check_bits<mhar::bfloat16>({4096, 8, 9}, 1100, 403);
+  check_bits<mhar::bfloat16>({4096, 8, 6}, 600, 412);
   check_bits<mhar::bfloat16>({1280, 8, 13}, 1100, 404);
   check_bits<mhar::bfloat16>({1280, 8, 37}, 1100, 409);
   check_bits<mhar::bfloat16>({2048, 64, 4}, 300, 410);

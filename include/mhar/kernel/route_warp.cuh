@@ -11,7 +11,7 @@ namespace kernel {
 
 //! Shared memory as block::detail::warp_storage cuts it. Chunks and Spans of a lane, Split warps of a position.
 template <class T, int Chunks, int Spans, int Split, int Capacity>
-__global__ void __launch_bounds__(32 * tuning::warp_policy_selector::warps(Chunks), 1)
+__global__ void __launch_bounds__(32 * tuning::warp_policy_selector::warps(Chunks, Split), 1)
     route_warp_kernel(const __grid_constant__ block::route_parameters<T> p,
                       const __grid_constant__ block::row_pointers<T, Capacity> rows,
                       const __grid_constant__ block::detail::warp_ring ring)

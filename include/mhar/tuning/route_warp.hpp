@@ -17,22 +17,26 @@ struct warp_policy
 //! Numbers found on an H200.
 struct warp_policy_selector
 {
-  //! Positions per multiprocessor from which warps are busy enough.
-  static constexpr int least_positions = 8;
   static constexpr int max_slots = 31;  //!< of a warp's ring; one lane asks for each
 
   //! Warps of a block, one to a multiprocessor, by the registers that the mix takes.
-  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int warps(int chunks) noexcept
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int warps(int chunks, int split) noexcept
   {
-    return chunks <= 5 ? 16 : chunks <= 8 ? 12 : 8;
+    return chunks <= 5 || (chunks <= 8 && split > 1) ? 16 : chunks <= 8 ? 12 : 8;
   }
   //! Rows that are summed together. Wide ones are few in a ring, and longer to sum.
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int rows(int chunks) noexcept
   {
     return chunks <= 5 ? 4 : chunks <= 8 ? 2 : 1;
   }
+  //! Positions per multiprocessor from which warps are busy enough: a warp takes the longer the more rows there are.
+  [[nodiscard]] static constexpr int least_positions(const warp_policy& policy,
+                                                     int num_rows) noexcept
+  {
+    return policy.chunks <= 8 && num_rows <= 12 ? 4 : 8;
+  }
 
-  static constexpr int max_chunks = 16;
+  static constexpr int max_chunks = 8;
 
   //! Every lane has whole chunks of one head, and a head has at least four lanes. Where that would be too many chunks, two warps
   //! share the heads.

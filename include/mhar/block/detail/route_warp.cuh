@@ -12,6 +12,7 @@
 #include <mhar/block/detail/row_stages.cuh>
 #include <mhar/block/detail/warp_columns.cuh>
 #include <mhar/block/detail/warp_ending.cuh>
+#include <mhar/block/detail/warp_null_source.cuh>
 #include <mhar/block/detail/warp_parameters.cuh>
 #include <mhar/block/detail/warp_rows.cuh>
 #include <mhar/block/detail/warp_storage.cuh>
@@ -27,9 +28,9 @@ class route_warp
 public:
   using accumulate = accumulate_t<T>;
   using columns_type = warp_columns<T, Chunks, Spans, Split>;
-  using storage = warp_storage<T, Chunks, Rows, Split>;
+  using storage = warp_storage<T, Chunks, Spans, Rows, Split>;
   //! Whether no call has a norm: with a mix this large it would lack registers.
-  static constexpr bool ends_without_norm = Chunks > 8 || Split > 1;
+  static constexpr bool ends_without_norm = Split > 1;
   using state = thread::softmax_state<accumulate>;
   using step = thread::softmax_step<accumulate>;
   static constexpr int chunk_width = thread::chunk_width<T>;
@@ -82,11 +83,15 @@ private:
   //! Where a lane has registers for the sums of all its spans.
   static constexpr bool sums_spans_together = Rows < 4;
   //! Asks for a row when another has been mixed, not for a batch.
-  static constexpr bool fetches_each = Chunks > 5;
+  static constexpr bool fetches_each = Chunks > 5 || Split > 1;
   //! A lane's sums of spans are in registers of the lanes that the tree deals the spans to.
   static constexpr bool has_all_spans = Spans == 1 && Split == 1;
+  //! Those of half of the heads are, and what the tree adds to a lane's own first has the other warp.
+  static constexpr bool has_half_of_spans = Spans == 1 && Split == 2;
   //! Chunks of parameters that a warp asks for before anything else: with as many warps as there should be, all that it folds.
-  static constexpr int ahead = Chunks <= 8 ? 1 : Split == 1 ? 2 : 4;
+  static constexpr int ahead = Chunks <= 8 ? 1 : 4;
+  //! The null source is summed from its copy in shared memory. With a mix this large code for that would cost registers elsewhere.
+  static constexpr bool sums_null_copy = Chunks <= 8;
 
   //! By all warps. Parameters are asked for before the rows, which would hold them up, and made ready while those come.
   __device__ __forceinline__ void start()
@@ -103,7 +108,7 @@ private:
     of_null.sums = reinterpret_cast<accumulate*>(memory_ + storage::sums_offset(ring_));
     of_null.null_logits = null_logits_;
     const null_row<T> null_source{p_};
-    if (p_.null_source) {
+    if (p_.null_source && !sums_null_copy) {
       sum_keys(p_, of_null, null_source, 1, key_rounding::none, warp_, ring_.warps);
     }
 
@@ -112,6 +117,10 @@ private:
     parameters_.keep(p_, columns_, asked, group_, groups);
     if (p_.null_source) {
       __syncthreads();
+      if constexpr (sums_null_copy) {
+        if (group_ == 0) { sum_null_source<Chunks, Spans>(columns_, parameters_, of_null); }
+        __syncthreads();
+      }
       if (warp_ == 0) { route_heads<T>{p_, 0, 1}.find_null_logits(of_null, null_source); }
       __syncthreads();
     }
@@ -119,10 +128,12 @@ private:
     __syncthreads();
   }
 
-  //! Bytes of the lane's chunk i in a slot.
-  [[nodiscard]] __device__ __forceinline__ int place_of(int i) const
+  //! The lane's chunk i of what begins at `slot`.
+  [[nodiscard]] __device__ __forceinline__ typename columns_type::values chunk_of(const char* slot,
+                                                                                  int i) const
   {
-    return columns_.chunk(i) * 16 - part_ * ring_.slot_bytes;
+    const char* const place = slot + (columns_.chunk(i) * 16 - part_ * ring_.slot_bytes);
+    return thread::widen_all<accumulate>(thread::load_vector(reinterpret_cast<const T*>(place)));
   }
 
   __device__ __forceinline__ void take(std::int64_t position)
@@ -166,9 +177,7 @@ private:
     const thread::vector<accumulate, chunk_width> w = parameters_.query(i);
 #pragma unroll
     for (int s = 0; s < Rows; ++s) {
-      const auto v = thread::widen_all<accumulate>(
-          thread::load_vector(reinterpret_cast<const T*>(from[s] + place_of(i))));
-      add_products(sums[2 * s], sums[2 * s + 1], w, v);
+      add_products(sums[2 * s], sums[2 * s + 1], w, chunk_of(from[s], i));
     }
     return sums;
   }
@@ -223,9 +232,16 @@ private:
       else {
         __syncwarp();
       }
-      // Of the batch's row `lane`.
-      square = sum_spans_of_warp<storage::spans>(sums + (lane_ & (Rows - 1)) * storage::stride);
-      square = __shfl_sync(full_warp, square, row_of_lane_);
+      if constexpr (has_half_of_spans) {
+        const int other = columns_.head(0) ^ (p_.tree.num_heads / 2);
+        square =
+            add_heads(squares[0] + sums[row_of_lane_ * storage::stride + other], columns_.lanes());
+      }
+      else {
+        // Of the batch's row `lane`.
+        square = sum_spans_of_warp<storage::spans>(sums + (lane_ & (Rows - 1)) * storage::stride);
+        square = __shfl_sync(full_warp, square, row_of_lane_);
+      }
     }
     accumulate inverse = quick_inverse_rms(square, p_.tree.width, p_.eps);
     if (__any_sync(full_warp, thread::overflowed(square))) {
@@ -260,7 +276,7 @@ private:
     }
     step_ = before.advance(logit);
     if constexpr (Rows > 1) {
-      steps_[row_of_lane_ * storage::max_heads + columns_.head(0)] = step_;
+      steps_[row_of_lane_ * storage::heads + columns_.head_of_warp()] = step_;
       maximum = __shfl_sync(full_warp, maximum, lane_ | ((Rows - 1) << row_shift_));
       __syncwarp();
     }
@@ -307,34 +323,21 @@ private:
   //! Eq. 5.
   __device__ __forceinline__ void mix(int count)
   {
-    const step* next = steps_ + columns_.head(0);
+    const step* next = steps_ + columns_.head_of_warp();
 #pragma unroll 1
-    for (int k = 0; k < count; ++k, next += storage::max_heads) {
+    for (int k = 0; k < count; ++k, next += storage::heads) {
       const char* const from = stream_.at(k);
       const step now = Rows > 1 ? *next : step_;
       state_.sum = thread::multiply_add(state_.sum, now.rescale, now.weight);
       // By the whole warp, whose lanes serve several heads.
-      if (__any_sync(full_warp, now.rescale != accumulate{1})) { add_row<true>(from, now); }
+      const auto chunk = [&](int i) { return chunk_of(from, i); };
+      if (__any_sync(full_warp, now.rescale != accumulate{1})) {
+        columns_.template add_row<true>(now, chunk);
+      }
       else {
-        add_row<false>(from, now);
+        columns_.template add_row<false>(now, chunk);
       }
       if constexpr (fetches_each) { stream_.replace_one(k); }
-    }
-  }
-  template <bool Rescales>
-  __device__ __forceinline__ void add_row(const char* from, const step& now)
-  {
-#pragma unroll
-    for (int i = 0; i < Chunks; ++i) {
-      const auto s = thread::widen_all<accumulate>(
-          thread::load_vector(reinterpret_cast<const T*>(from + place_of(i))));
-      auto mix = columns_.mix(i);
-#pragma unroll
-      for (int c = 0; c < chunk_width; ++c) {
-        if (Rescales) { mix[c] *= now.rescale; }
-        mix[c] = thread::multiply_add(now.weight, s[c], mix[c]);
-      }
-      columns_.set_mix(i, mix);
     }
   }
 
@@ -358,10 +361,7 @@ private:
     else if (ending.suits(p_, *gate_)) {
       if (streams_partial_) { stream_.wait(0); }
       const char* const partial = stream_.at(0);
-      ending(normalizer, *gate_, [&](int i) {
-        return thread::widen_all<accumulate>(
-            thread::load_vector(reinterpret_cast<const T*>(partial + place_of(i))));
-      });
+      ending(normalizer, *gate_, [&](int i) { return chunk_of(partial, i); });
     }
     else {
       chunk_ending<T, columns_type>{p_, columns_, position}(normalizer);

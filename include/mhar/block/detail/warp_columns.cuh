@@ -49,6 +49,11 @@ public:
     return chunk(i) * chunk_width;
   }
   [[nodiscard]] __device__ __forceinline__ int head(int) const { return head_; }
+  //! Among the warp's own.
+  [[nodiscard]] __device__ __forceinline__ int head_of_warp() const
+  {
+    return (static_cast<int>(threadIdx.x) & 31) >> lanes_shift_;
+  }
   [[nodiscard]] __device__ __forceinline__ int first_span() const { return first_span_; }
   //! Of the warp's lanes those of a head, and the logarithm of their number.
   [[nodiscard]] __device__ __forceinline__ int lanes() const
@@ -63,6 +68,20 @@ public:
   }
   [[nodiscard]] __device__ __forceinline__ const values& mix(int i) const { return mixes_[i]; }
   __device__ __forceinline__ void set_mix(int i, const values& value) { mixes_[i] = value; }
+  //! Eq. 5 for a row whose chunk i is chunk(i).
+  template <bool Rescales, class Step, class Chunk>
+  __device__ __forceinline__ void add_row(const Step& step, const Chunk& chunk)
+  {
+#pragma unroll
+    for (int i = 0; i < Chunks; ++i) {
+      const values s = chunk(i);
+#pragma unroll
+      for (int c = 0; c < chunk_width; ++c) {
+        if (Rescales) { mixes_[i][c] *= step.rescale; }
+        mixes_[i][c] = thread::multiply_add(step.weight, s[c], mixes_[i][c]);
+      }
+    }
+  }
 
   [[nodiscard]] __device__ __forceinline__ values load(const const_array& from, int i,
                                                        accumulate absent) const

@@ -18,16 +18,17 @@ struct warp_ring
 
 //! Shared memory of a block, in this order: the folded query, the null source where there is one, logits of it, the gate, how many
 //! positions have been dealt to warps, steps of each warp, sums over spans of the warps of each position, barriers, rings.
-template <class T, int Chunks, int Rows, int Split>
+template <class T, int Chunks, int Spans, int Rows, int Split>
 struct warp_storage
 {
   static constexpr int max_heads = 8;
+  static constexpr int heads = max_heads / Split;  //!< of a warp
   static constexpr int spans = Split == 1 ? 40 : 64;
-  //! Of two rows, sixteen sums each, other banks.
-  static constexpr int stride = Split == 1 ? 40 : 72;
+  //! Of two rows, sixteen sums each, other banks. Warps that share a position and have no more than the sum of each head exchange these.
+  static constexpr int stride = Split == 1 ? 40 : Spans == 1 ? max_heads : 72;
   static constexpr int query_bytes = Split * Chunks * 32 * thread::chunk_width<T> * 4;
   //! The lanes of a head find a single row's step themselves.
-  static constexpr int steps_bytes = Rows > 1 ? Rows* max_heads * 8 : 0;
+  static constexpr int steps_bytes = Rows > 1 ? Rows* heads * 8 : 0;
   //! Of squares; where warps share a position, for even and odd batches.
   static constexpr int sums_bytes = Split * Rows * stride * 4;
 

@@ -18,10 +18,10 @@ bool launch_warp_for(const block::route_parameters<T>& p, const const_rows<T>& r
 {
   using tune = tuning::warp_policy_selector;
   constexpr int rows_at_once = tune::rows(Chunks);
-  using storage = block::detail::warp_storage<T, Chunks, rows_at_once, Split>;
+  using storage = block::detail::warp_storage<T, Chunks, Spans, rows_at_once, Split>;
   using work = block::detail::route_warp<T, Chunks, Spans, rows_at_once, Split, Capacity>;
   if (work::ends_without_norm && p.norm == output_norm::rms) { return false; }
-  block::detail::warp_ring ring{tune::warps(Chunks), tune::max_slots,
+  block::detail::warp_ring ring{tune::warps(Chunks, Split), tune::max_slots,
                                 p.tree.num_chunks * 16 / Split, static_cast<bool>(p.null_source)};
   while (storage::bytes(ring) > properties.shared_memory_per_block) { --ring.slots; }
   // One batch is summed while another row is on its way.
@@ -45,20 +45,20 @@ bool launch_warp(const block::route_parameters<T>& p, const const_rows<T>& rows,
   if constexpr (sizeof(T) == 2) {
     using tune = tuning::warp_policy_selector;
     if (properties.capability < 90 || p.num_rows < 1 || p.weights != nullptr ||
-        p.updated_row >= 0 || !is_plain(p.null_source) || !is_plain(p.output_weight) ||
-        p.num_positions < std::int64_t{tune::least_positions} * properties.multiprocessors) {
+        p.updated_row >= 0 || !is_plain(p.null_source) || !is_plain(p.output_weight)) {
       return false;
     }
     const tuning::warp_policy policy = tune{}(p.tree);
+    const std::int64_t least = tune::least_positions(policy, p.num_rows);
+    if (p.num_positions < least * properties.multiprocessors) { return false; }
     // Of another type a partial is not among the rows, and its loads wait for each other.
-    if (policy.chunks > 8 && p.partial && p.partial.type != element_of<T>::value) { return false; }
+    if (policy.split > 1 && p.partial && p.partial.type != element_of<T>::value) { return false; }
     switch (10000 * policy.split + 100 * policy.chunks + policy.spans) {
       case 10201: return launch_warp_for<T, 2, 1, 1, Capacity>(p, rows, properties, where, outcome);
       case 10401: return launch_warp_for<T, 4, 1, 1, Capacity>(p, rows, properties, where, outcome);
       case 10505: return launch_warp_for<T, 5, 5, 1, Capacity>(p, rows, properties, where, outcome);
       case 10801: return launch_warp_for<T, 8, 1, 1, Capacity>(p, rows, properties, where, outcome);
-      case 11601:
-        return launch_warp_for<T, 16, 1, 1, Capacity>(p, rows, properties, where, outcome);
+      case 20801: return launch_warp_for<T, 8, 1, 2, Capacity>(p, rows, properties, where, outcome);
       case 21407:
         return launch_warp_for<T, 14, 7, 2, Capacity>(p, rows, properties, where, outcome);
       default: break;  // another kernel
