@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(32 * block::detail::decode_block<T>::max_warps
 
 //! Two blocks for each of some positions, of calls of one head that store y and lse alone.
 template <class T, int Depth, int Capacity>
-__global__ void __launch_bounds__(32 * block::detail::halves_block<T>::max_warps, 2)
+__global__ void __launch_bounds__(32 * (block::detail::halves_block<T>::max_warps + 1), 2)
     route_halves_kernel(const __grid_constant__ block::route_parameters<T> p,
                         const __grid_constant__ block::row_pointers<T, Capacity> rows,
                         const int units_per_block)

@@ -69,6 +69,35 @@ struct cluster
   }
 };
 
+//! A place of shared memory in another block, in the addresses of the cluster.
+struct cluster_place
+{
+  std::uint32_t address;
+
+  [[nodiscard]] static __device__ __forceinline__ cluster_place of(const void* place, int block)
+  {
+    cluster_place to{static_cast<std::uint32_t>(__cvta_generic_to_shared(place))};
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to.address) : "r"(block));
+#else
+    static_cast<void>(block);
+#endif
+    return to;
+  }
+  //! Writes `value`, and `box`, a mailbox of the same block, counts it.
+  __device__ __forceinline__ void send(float value, const cluster_place& box) const
+  {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address),
+        "r"(__float_as_uint(value)), "r"(box.address)
+        : "memory");
+#else
+    static_cast<void>(value), static_cast<void>(box);
+#endif
+  }
+};
+
 //! Values that the blocks of a cluster send each other, each a float, and who waits for them: as many as the one thread that
 //! called `open` said, once. Lies in shared memory, in the same place of every block.
 struct cluster_mailbox

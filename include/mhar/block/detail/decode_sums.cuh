@@ -67,10 +67,10 @@ __device__ __forceinline__ void clear_absent_spans(Accumulate* sums, int rows, i
   }
 }
 
-//! Adds up what lanes have of a span and sends it to `place` of all blocks, at most sixteen.
+//! Adds up what lanes have of a span: the lower half of them gets the product, the upper half the square.
 template <class Accumulate>
-__device__ __forceinline__ void send_row_sums(const key_sums<Accumulate>& of_lane,
-                                              cluster_mailbox& mailbox, Accumulate* place)
+[[nodiscard]] __device__ __forceinline__ Accumulate
+row_sum_of_half(const key_sums<Accumulate>& of_lane)
 {
   const int lane = static_cast<int>(threadIdx.x) & 31;
   // The upper half of the lanes goes on with the squares.
@@ -79,9 +79,75 @@ __device__ __forceinline__ void send_row_sums(const key_sums<Accumulate>& of_lan
   sum += __shfl_xor_sync(full_warp, upper ? of_lane.product : of_lane.square, 16);
 #pragma unroll
   for (int offset = 8; offset > 0; offset /= 2) { sum += __shfl_xor_sync(full_warp, sum, offset); }
-  const int block = lane & 15;
-  if (block < cluster::size()) { mailbox.send(place + (upper ? 1 : 0), block, sum); }
+  return sum;
 }
+
+//! The same, sent to `place` of all blocks, at most sixteen.
+template <class Accumulate>
+__device__ __forceinline__ void send_row_sums(const key_sums<Accumulate>& of_lane,
+                                              cluster_mailbox& mailbox, Accumulate* place)
+{
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const Accumulate sum = row_sum_of_half(of_lane);
+  const int block = lane & 15;
+  if (block < cluster::size()) { mailbox.send(place + lane / 16, block, sum); }
+}
+
+//! Where a warp's sums of rows go in all blocks, at most eight, and the mailbox that counts them: found once for many rows.
+template <class Accumulate>
+class row_sum_places
+{
+public:
+  //! `distance` rows lie between two that are sent together.
+  __device__ __forceinline__ row_sum_places(const Accumulate* place, const cluster_mailbox* mailbox,
+                                            int distance)
+  {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    const int block = lane & 7;
+    const bool sends = block < cluster::size();
+    const bool second = (lane & 8) != 0;
+    sends_one_ = sends && !second;
+    sends_two_ = sends;
+    place_ = cluster_place::of(place + lane / 16 + (second ? distance * decode_stride : 0),
+                               sends ? block : 0);
+    box_ = cluster_place::of(mailbox, sends ? block : 0);
+  }
+  __device__ __forceinline__ void send(const key_sums<Accumulate>& of_lane) const
+  {
+    const Accumulate sum = row_sum_of_half(of_lane);
+    if (sends_one_) { place_.send(sum, box_); }
+  }
+  __device__ __forceinline__ void send(const key_sums<Accumulate>& of_first,
+                                       const key_sums<Accumulate>& of_second) const
+  {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    const bool upper = (lane & 16) != 0;
+    Accumulate first = upper ? of_first.square : of_first.product;
+    Accumulate second = upper ? of_second.square : of_second.product;
+    first += __shfl_xor_sync(full_warp, upper ? of_first.product : of_first.square, 16);
+    second += __shfl_xor_sync(full_warp, upper ? of_second.product : of_second.square, 16);
+    const bool takes_second = (lane & 8) != 0;
+    Accumulate sum = takes_second ? second : first;
+    sum += __shfl_xor_sync(full_warp, takes_second ? first : second, 8);
+#pragma unroll
+    for (int offset = 4; offset > 0; offset /= 2) {
+      sum += __shfl_xor_sync(full_warp, sum, offset);
+    }
+    if (sends_two_) { place_.send(sum, box_); }
+  }
+  //! `rows` rows and a mailbox further.
+  __device__ __forceinline__ void advance(int rows)
+  {
+    place_.address += static_cast<std::uint32_t>(rows) * decode_stride * sizeof(Accumulate);
+    box_.address += sizeof(cluster_mailbox);
+  }
+
+private:
+  cluster_place place_;
+  cluster_place box_;
+  bool sends_one_;
+  bool sends_two_;
+};
 
 //! The inverse rms of the lane's row: rows whose squares overflow are read once more.
 template <class T, class Rows>
@@ -99,17 +165,15 @@ template <class T, class Rows>
   return inverse;
 }
 
-//! Eq. 1 of the lane's row; lanes past the last row have -inf.
+//! Eq. 1 of the lane's row, of the first `count` ones; lanes past them have -inf.
 template <class T, class Pointers>
-[[nodiscard]] __device__ __forceinline__ accumulate_t<T> logit_of_lane(const route_parameters<T>& p,
-                                                                       const Pointers& rows,
-                                                                       std::int64_t position,
-                                                                       const accumulate_t<T>* sums,
-                                                                       accumulate_t<T> reciprocal)
+[[nodiscard]] __device__ __forceinline__ accumulate_t<T> logit_of_lane(
+    const route_parameters<T>& p, const Pointers& rows, std::int64_t position, int count,
+    const accumulate_t<T>* sums, accumulate_t<T> reciprocal)
 {
   using accumulate = accumulate_t<T>;
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int row = lane < p.num_rows ? lane : p.num_rows - 1;
+  const int row = lane < count ? lane : count - 1;
   // The butterfly over the lanes that the tree deals spans to, of which the upper half has none.
   const accumulate* const from = sums + row * decode_stride;
   accumulate products[8];
@@ -137,8 +201,8 @@ template <class T, class Pointers>
     inverse =
         rescaled_rows(p, rows_in_memory<T, Pointers>{p, rows, position, 0}, inverse, overflows);
   }
-  return lane < p.num_rows ? thread::multiply_add(inverse, products[0], accumulate{0})
-                           : -thread::infinity<accumulate>;
+  return lane < count ? thread::multiply_add(inverse, products[0], accumulate{0})
+                      : -thread::infinity<accumulate>;
 }
 
 }  // namespace block::detail

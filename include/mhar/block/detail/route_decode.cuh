@@ -157,8 +157,8 @@ public:
     block_.mailbox->wait();
     if (warp_ >= mixing_warps) { return; }
 
-    const prefix_step<accumulate> found =
-        step_of_lane(logit_of_lane(p_, rows_, position_, block_.sums, reciprocal), p_.num_rows);
+    const prefix_step<accumulate> found = step_of_lane(
+        logit_of_lane(p_, rows_, position_, p_.num_rows, block_.sums, reciprocal), p_.num_rows);
     step* const steps = block_.steps + warp_ * block_type::max_steps;
     // What stands for a row that does not exist: times 1, plus -0 times zeros, changes no bit of a mix.
     if (lane_ < block_type::max_steps) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The forward of one position by a cluster of two blocks where a call has one head and nothing unusual, for as many positions as
-//! there are multiprocessors: the copy engine brings all rows at once, and two sets of warps sum them as they come.
+//! there are multiprocessors: the copy engine brings all rows at once, sets of warps sum them as they come, and mix the first ones
+//! while the last ones are still on their way.
 #pragma once
 
 #include <mhar/block/detail/bulk_copy.cuh>
 #include <mhar/block/detail/decode_sums.cuh>
 #include <mhar/block/detail/dependency.cuh>
+#include <mhar/block/detail/named_barrier.cuh>
+#include <mhar/block/detail/warp_barrier.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
@@ -18,56 +21,42 @@ struct halves_block
   using step = thread::softmax_step<accumulate>;
 
   static constexpr int max_rows = decode_rows;
+  //! That sum and mix; one more finds the steps.
   static constexpr int max_warps = 14;
   static constexpr int quads_per_chunk = thread::chunk_width<T> / 4;
-  //! Mixed together.
-  static constexpr int rows_at_once = 3;
 
-  cluster_mailbox* mailbox;
-  unsigned* rescales;       //!< bit n: step n rescales
-  std::uint64_t* barriers;  //!< [max_rows]: a row has come
+  std::uint64_t* barriers;     //!< [max_rows]: a row has come
+  cluster_mailbox* mailboxes;  //!< [max_rows]: sums of a group of rows
+  std::uint64_t* stepped;      //!< [max_rows]: the steps of a group are there
+  step* steps;                 //!< [max_rows]
   accumulate*
-      sums;     //!< [rows][decode_stride]: of all columns, <w, s> and s^2 of each span, then zeros
-  step* steps;  //!< [max_rows]
-  float4* weights;  //!< [quads_per_chunk][chunks]: the folded query
-  char* rows;       //!< [rows][chunks], 16 bytes each
+      sums;  //!< [rows][decode_stride]: of all columns, <w, s> and s^2 of each span, then zeros
+  accumulate* maximum;  //!< of all logits
+  float4* weights;      //!< [quads_per_chunk][chunks]: the folded query
+  char* rows;           //!< [rows][chunks], 16 bytes each
+
+  static constexpr int head_bytes = 32 * max_rows + 16;
 
   [[nodiscard]] static constexpr std::size_t bytes(int rows, int chunks) noexcept
   {
-    return static_cast<std::size_t>(16 + 16 * max_rows + 4 * rows * decode_stride +
+    return static_cast<std::size_t>(head_bytes + 4 * rows * decode_stride +
                                     (quads_per_chunk + rows) * chunks * 16);
   }
   [[nodiscard]] __device__ __forceinline__ static halves_block carve(char* memory, int rows,
                                                                      int chunks)
   {
     halves_block b;
-    b.mailbox = reinterpret_cast<cluster_mailbox*>(memory);
-    b.rescales = reinterpret_cast<unsigned*>(memory + 8);
-    b.barriers = reinterpret_cast<std::uint64_t*>(memory + 16);
-    b.steps = reinterpret_cast<step*>(b.barriers + max_rows);
-    b.sums = reinterpret_cast<accumulate*>(b.steps + max_rows);
+    b.barriers = reinterpret_cast<std::uint64_t*>(memory);
+    b.mailboxes = reinterpret_cast<cluster_mailbox*>(b.barriers + max_rows);
+    b.stepped = reinterpret_cast<std::uint64_t*>(b.mailboxes + max_rows);
+    b.steps = reinterpret_cast<step*>(b.stepped + max_rows);
+    b.maximum = reinterpret_cast<accumulate*>(b.steps + max_rows);
+    b.sums = reinterpret_cast<accumulate*>(memory + head_bytes);
     b.weights = reinterpret_cast<float4*>(b.sums + rows * decode_stride);
     b.rows = reinterpret_cast<char*>(b.weights + quads_per_chunk * chunks);
     return b;
   }
 };
-
-//! By one warp; `maximum_of_lane` is that of the rows up to the lane's.
-template <class T>
-__device__ __forceinline__ void store_lse(const route_parameters<T>& p, std::int64_t position,
-                                          const thread::softmax_step<accumulate_t<T>>* steps,
-                                          accumulate_t<T> maximum_of_lane)
-{
-  using accumulate = accumulate_t<T>;
-  thread::softmax_state<accumulate> state;
-  state.maximum = __shfl_sync(full_warp, maximum_of_lane, p.num_rows - 1);
-  if ((threadIdx.x & 31) != 0) { return; }
-#pragma unroll 1
-  for (int k = 0; k < p.num_rows; ++k) {
-    state.sum = thread::multiply_add(state.sum, steps[k].rescale, steps[k].weight);
-  }
-  p.lse[position] = state.log_sum_exp();
-}
 
 //! One head, spans of whole warps, parameters of aligned floats, y of T and lse. A thread mixes one chunk.
 template <class T, int Depth, int Capacity>
@@ -80,7 +69,6 @@ public:
   using words = thread::vector<std::uint32_t>;
   static constexpr int chunk_width = thread::chunk_width<T>;
   static constexpr int quads = block_type::quads_per_chunk;
-  static constexpr int rows_at_once = block_type::rows_at_once;
   using values = thread::vector<accumulate, chunk_width>;
 
   //! `units` of 32*Depth chunks are this block's; the last block may have fewer.
@@ -93,6 +81,7 @@ public:
         lane_{thread_ & 31},
         warp_{warp_of_thread()},
         warps_{static_cast<int>(blockDim.x) / 32},
+        units_{units},
         chunks_{units * Depth * 32},
         first_chunk_{cluster::rank() * chunks_},
         position_{blockIdx.x / static_cast<unsigned>(cluster::size())},
@@ -102,158 +91,226 @@ public:
 
   __device__ __forceinline__ void operator()()
   {
-    const copy_barrier arrival{block_.barriers + lane_};
-    const bool copies = warp_ == 0 && lane_ < p_.num_rows;
-    if (copies) {
-      arrival.init();
-      fence_bulk_copies();
-    }
-    if (thread_ == 0) { block_.mailbox->open(2 * p_.num_rows * p_.tree.num_spans); }
-    // The other block has to run before anything is sent to it.
-    cluster::arrive_without_order();
-    clear_absent_spans(block_.sums, p_.num_rows, p_.tree.num_spans, warp_, warps_);
     // Every chunk of the block, or of the row.
     const int left = p_.tree.num_chunks - first_chunk_;
     const int chunks = chunks_ < left ? chunks_ : left;
-    const int units = chunks / (32 * Depth);
-    const int sets = warps_ / units;
-    const int set = warp_ / units;
-    const int unit = warp_ - set * units;
+    // A set of warps sums two rows of a group, whose steps are then found together.
+    const int sets = (warps_ - 1) / units_;
+    const int group_rows = 2 * sets;
+    if (warp_ == warps_ - 1) {
+      find_steps(chunks, group_rows);
+      return;
+    }
+    cluster::arrive_without_order();
+    clear_absent_spans(block_.sums, p_.num_rows, p_.tree.num_spans, warp_, warps_ - 1);
+    const int set = warp_ / units_;
+    const int chunk = (warp_ - set * units_) * Depth * 32 + lane_;
+    const bool sums = chunk < chunks;
     const bool folds = static_cast<bool>(p_.norm_weight);
     const bool mixes = thread_ < chunks;
-    const int chunk = unit * Depth * 32 + lane_;
     const int column = (first_chunk_ + (mixes ? thread_ : 0)) * chunk_width;
-    const T* const from = kept_address(rows_.at(copies ? lane_ : 0, position_) +
-                                       first_chunk_ * std::int64_t{chunk_width});
     const float* const query = kept_address(static_cast<const float*>(p_.query.data) + column);
     const float* const norm_weight =
         kept_address(static_cast<const float*>(p_.norm_weight.data) + column);
     T* const y =
         kept_address(static_cast<T*>(p_.y.data) + position_ * p_.y.position_stride + column);
+    cluster::wait();
+    wait_for_dependencies();
+    release_dependents();
+
+    fold(query, norm_weight, folds, mixes);
+    __syncthreads();
+    values weights[static_cast<std::size_t>(Depth)];
+#pragma unroll
+    for (int place = 0; place < Depth; ++place) {
+      weights[place] = load_folded<T>(block_.weights + (sums ? chunk : 0) + place * 32, chunks_);
+    }
+    const accumulate* const span = block_.sums + 2 * ((first_chunk_ + chunk) >> p_.tree.span_shift);
+    const char* from = block_.rows + (set * chunks_ + chunk) * 16;
+    row_sum_places<accumulate> to{span + set * decode_stride, block_.mailboxes, sets};
+    values mixed{};
+    thread::softmax_state<accumulate> state;
+    const int set_bytes = sets * chunks_ * 16;
+    int row = set;
+    int group = 0;
+#pragma unroll 1
+    for (int first = 0; first < p_.num_rows; first += group_rows) {
+      if (sums && row < p_.num_rows) {
+        copy_barrier{block_.barriers + row}.wait(0);
+        const key_sums<accumulate> of_row = sum_of_lane(weights, from);
+        if (row + sets < p_.num_rows) {
+          copy_barrier{block_.barriers + row + sets}.wait(0);
+          to.send(of_row, sum_of_lane(weights, from + set_bytes));
+        }
+        else {
+          to.send(of_row);
+        }
+      }
+      // The steps of the group before have been found meanwhile.
+      if (group > 0 && mixes) { mix(mixed, state.sum, group - 1, group_rows); }
+      ++group;
+      row += group_rows;
+      from += 2 * set_bytes;
+      to.advance(group_rows);
+    }
+    if (!mixes) { return; }
+    mix(mixed, state.sum, group - 1, group_rows);
+    const accumulate normalizer = state.normalizer();
+#pragma unroll
+    for (int c = 0; c < chunk_width; ++c) { mixed[c] *= normalizer; }
+    store_accesses(y, mixed);
+    if (thread_ == 0 && cluster::rank() == 0 && p_.lse != nullptr) {
+      state.maximum = *block_.maximum;
+      p_.lse[position_] = state.log_sum_exp();
+    }
+  }
+
+private:
+  //! The query of the thread's chunk goes to shared memory. The rows are asked for when all have asked for theirs.
+  __device__ __forceinline__ void fold(const float* query, const float* norm_weight, bool folds,
+                                       bool mixes) const
+  {
+    float4 weights[static_cast<std::size_t>(quads)]{};
+    float4 factors[static_cast<std::size_t>(quads)];
+#pragma unroll
+    for (int quad = 0; quad < quads; ++quad) {
+      if (mixes) { weights[quad] = reinterpret_cast<const float4*>(query)[quad]; }
+      factors[quad] = make_float4(1, 1, 1, 1);
+      if (folds && mixes) { factors[quad] = reinterpret_cast<const float4*>(norm_weight)[quad]; }
+    }
+    parameters_asked_for().arrive();
+    if (!mixes) { return; }
+#pragma unroll
+    for (int quad = 0; quad < quads; ++quad) {
+      block_.weights[quad * chunks_ + thread_] = fold_quad(weights[quad], factors[quad], p_.scale);
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ named_barrier<1> parameters_asked_for() const
+  {
+    return {32 * warps_};
+  }
+  [[nodiscard]] static __device__ __forceinline__ words load_words(const char* from)
+  {
+    return thread::load_vector(reinterpret_cast<const std::uint32_t*>(from));
+  }
+  //! Of a row over the lane's chunks of a unit.
+  [[nodiscard]] static __device__ __forceinline__ key_sums<accumulate> sum_of_lane(
+      const values (&weights)[static_cast<std::size_t>(Depth)], const char* from)
+  {
+    key_sums<accumulate> of_lane;
+#pragma unroll
+    for (int place = 0; place < Depth; ++place) {
+      key_sums<accumulate> of_chunk;
+      multiply_key(of_chunk, weights[place], widen_words<T>(load_words(from + place * 512)));
+      of_lane.product = place == 0 ? of_chunk.product : of_lane.product + of_chunk.product;
+      of_lane.square = place == 0 ? of_chunk.square : of_lane.square + of_chunk.square;
+    }
+    return of_lane;
+  }
+  //! By a warp of its own, which also asks for the rows: the steps of one group of rows after the other.
+  __device__ __forceinline__ void find_steps(int chunks, int group_rows) const
+  {
+    const copy_barrier arrival{block_.barriers + lane_};
+    const bool copies = lane_ < p_.num_rows;
+    const int left = p_.num_rows - lane_ * group_rows;
+    if (copies) { arrival.init(); }
+    if (left > 0) {
+      block_.mailboxes[lane_].open(2 * (left < group_rows ? left : group_rows) * p_.tree.num_spans);
+      stepped(lane_).init(32);
+    }
+    fence_bulk_copies();
+    // The other block has to run before anything is sent to it.
+    cluster::arrive_without_order();
+    const T* const from = kept_address(rows_.at(copies ? lane_ : 0, position_) +
+                                       first_chunk_ * std::int64_t{chunk_width});
     accumulate reciprocal = reciprocal_width<accumulate>(p_.tree.width);
     // Found here, not where it is used.
     asm volatile("" : "+f"(reciprocal));
     cluster::wait();
     wait_for_dependencies();
     release_dependents();
-
+    parameters_asked_for().sync();
     if (copies) {
       arrival.expect(chunks * 16);
       copy_bulk(block_.rows + lane_ * chunks_ * 16, from, chunks * 16, arrival);
     }
-    if (mixes) { fold(query, norm_weight, folds); }
     __syncthreads();
-    if (set < sets) { sum_rows(set, sets, chunk); }
-    if (warp_ == 0) {
-      block_.mailbox->wait();
-      find_steps(reciprocal);
-    }
-    // Rows and steps are there to be read.
-    __syncthreads();
-    if (mixes) { mix(y); }
-  }
-
-private:
-  __device__ __forceinline__ void fold(const float* query, const float* norm_weight,
-                                       bool folds) const
-  {
-    float4 weights[static_cast<std::size_t>(quads)];
-    float4 factors[static_cast<std::size_t>(quads)];
-#pragma unroll
-    for (int quad = 0; quad < quads; ++quad) {
-      weights[quad] = reinterpret_cast<const float4*>(query)[quad];
-      factors[quad] = make_float4(1, 1, 1, 1);
-      if (folds) { factors[quad] = reinterpret_cast<const float4*>(norm_weight)[quad]; }
-    }
-#pragma unroll
-    for (int quad = 0; quad < quads; ++quad) {
-      block_.weights[quad * chunks_ + thread_] = fold_quad(weights[quad], factors[quad], p_.scale);
-    }
-  }
-  [[nodiscard]] __device__ __forceinline__ words row_words(int row, int chunk) const
-  {
-    return thread::load_vector(
-        reinterpret_cast<const std::uint32_t*>(block_.rows + (row * chunks_ + chunk) * 16));
-  }
-  //! Every sets-th row over the warp's unit goes to both blocks.
-  __device__ __forceinline__ void sum_rows(int first, int sets, int chunk) const
-  {
-    values weights[static_cast<std::size_t>(Depth)];
-#pragma unroll
-    for (int place = 0; place < Depth; ++place) {
-      weights[place] = load_folded<T>(block_.weights + chunk + place * 32, chunks_);
-    }
-    accumulate* const place_of_span =
-        block_.sums + 2 * ((first_chunk_ + chunk) >> p_.tree.span_shift);
+    int group = 0;
 #pragma unroll 1
-    for (int row = first; row < p_.num_rows; row += sets) {
-      copy_barrier{block_.barriers + row}.wait(0);
-      key_sums<accumulate> of_lane;
+    for (int first = 0; first < p_.num_rows; first += group_rows) {
+      const int end = first + group_rows < p_.num_rows ? first + group_rows : p_.num_rows;
+      block_.mailboxes[group].wait();
+      prefix_step<accumulate> found = step_of_lane(
+          logit_of_lane(p_, rows_, position_, end, block_.sums, reciprocal), p_.num_rows);
+      // The first one rescales a mix of zeros.
+      if (lane_ == 0) { found.step.rescale = 1; }
+      if (lane_ >= first && lane_ < end) { block_.steps[lane_] = found.step; }
+      if (lane_ == p_.num_rows - 1) { *block_.maximum = found.maximum; }
+      stepped(group).arrive();
+      ++group;
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ warp_barrier stepped(int group) const
+  {
+    return {static_cast<std::uint32_t>(__cvta_generic_to_shared(block_.stepped + group))};
+  }
+  //! Eq. 5 for `Count` rows.
+  template <int Count, bool Rescales>
+  static __device__ __forceinline__ void take(values& mixed,
+                                              const step (&steps)[static_cast<std::size_t>(Count)],
+                                              const words (&held)[static_cast<std::size_t>(Count)])
+  {
 #pragma unroll
-      for (int place = 0; place < Depth; ++place) {
-        key_sums<accumulate> of_chunk;
-        multiply_key(of_chunk, weights[place], widen_words<T>(row_words(row, chunk + place * 32)));
-        of_lane.product = place == 0 ? of_chunk.product : of_lane.product + of_chunk.product;
-        of_lane.square = place == 0 ? of_chunk.square : of_lane.square + of_chunk.square;
+    for (int k = 0; k < Count; ++k) {
+      const values s = widen_words<T>(held[k]);
+#pragma unroll
+      for (int c = 0; c < chunk_width; ++c) {
+        // A factor of 1 changes nothing.
+        mixed[c] = thread::multiply_add(steps[k].weight, s[c],
+                                        Rescales ? mixed[c] * steps[k].rescale : mixed[c]);
       }
-      send_row_sums(of_lane, *block_.mailbox, place_of_span + row * decode_stride);
     }
   }
-  __device__ __forceinline__ void find_steps(accumulate reciprocal) const
+  template <int Count>
+  __device__ __forceinline__ void take(values& mixed, accumulate& sum, const step* from,
+                                       const char* row) const
   {
-    const prefix_step<accumulate> found =
-        step_of_lane(logit_of_lane(p_, rows_, position_, block_.sums, reciprocal), p_.num_rows);
-    if (lane_ < p_.num_rows) { block_.steps[lane_] = found.step; }
-    // The first one rescales a mix of zeros.
-    const bool rescales = lane_ > 0 && found.step.rescale != accumulate{1};
-    const unsigned all = __ballot_sync(full_warp, rescales && lane_ < p_.num_rows);
-    if (lane_ == 0) { *block_.rescales = all; }
-    __syncwarp();
-    if (cluster::rank() == 0 && p_.lse != nullptr) {
-      store_lse(p_, position_, block_.steps, found.maximum);
+    words held[static_cast<std::size_t>(Count)];
+    step steps[static_cast<std::size_t>(Count)];
+    bool rescales = false;
+#pragma unroll
+    for (int k = 0; k < Count; ++k) {
+      held[k] = load_words(row + k * chunks_ * 16);
+      steps[k] = from[k];
+    }
+#pragma unroll
+    for (int k = 0; k < Count; ++k) {
+      rescales = rescales || steps[k].rescale != accumulate{1};
+      sum = thread::multiply_add(sum, steps[k].rescale, steps[k].weight);
+    }
+    if (rescales) { take<Count, true>(mixed, steps, held); }
+    else {
+      take<Count, false>(mixed, steps, held);
     }
   }
-  //! Eq. 5.
-  __device__ __forceinline__ void mix(T* y) const
+  //! The rows of a group.
+  __device__ __forceinline__ void mix(values& mixed, accumulate& sum, int group,
+                                      int group_rows) const
   {
-    values mixed{};
-    accumulate sum = 0;
-    unsigned rescales = *block_.rescales;
+    stepped(group).wait(0);
+    const int first = group * group_rows;
+    const int end = first + group_rows < p_.num_rows ? first + group_rows : p_.num_rows;
+    const char* row = block_.rows + (first * chunks_ + thread_) * 16;
+    const step* steps = block_.steps + first;
 #pragma unroll 1
-    for (int first = 0; first < p_.num_rows; first += rows_at_once) {
-      words held[static_cast<std::size_t>(rows_at_once)];
-      step steps[static_cast<std::size_t>(rows_at_once)];
-#pragma unroll
-      for (int k = 0; k < rows_at_once; ++k) {
-        const int row = first + k < p_.num_rows ? first + k : first;
-        held[k] = row_words(row, thread_);
-        steps[k] = block_.steps[row];
+    for (int left = end - first; left > 0; left -= 2) {
+      if (left > 1) { take<2>(mixed, sum, steps, row); }
+      else {
+        take<1>(mixed, sum, steps, row);
       }
-#pragma unroll
-      for (int k = 0; k < rows_at_once; ++k) {
-        if (first + k >= p_.num_rows) { break; }
-        sum = thread::multiply_add(sum, steps[k].rescale, steps[k].weight);
-        // A factor of 1 changes nothing, and it is what most rows after the first few have.
-        if ((rescales & 1u) != 0) {
-          // Volatile, so that the branch around it stays one.
-          asm volatile("");
-#pragma unroll
-          for (int c = 0; c < chunk_width; ++c) { mixed[c] *= steps[k].rescale; }
-        }
-        rescales >>= 1;
-        const values s = widen_words<T>(held[k]);
-#pragma unroll
-        for (int c = 0; c < chunk_width; ++c) {
-          mixed[c] = thread::multiply_add(steps[k].weight, s[c], mixed[c]);
-        }
-      }
+      row += 2 * chunks_ * 16;
+      steps += 2;
     }
-    thread::softmax_state<accumulate> state;
-    state.sum = sum;
-    const accumulate normalizer = state.normalizer();
-#pragma unroll
-    for (int c = 0; c < chunk_width; ++c) { mixed[c] *= normalizer; }
-    store_accesses(y, mixed);
   }
 
   const route_parameters<T>& p_;
@@ -262,6 +319,7 @@ private:
   int lane_;
   int warp_;
   int warps_;
+  int units_;
   int chunks_;
   int first_chunk_;
   std::int64_t position_;

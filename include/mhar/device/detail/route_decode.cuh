@@ -98,7 +98,7 @@ bool launch_halves(const block::route_parameters<T>& p, const const_rows<T>& row
   }
   launch_shape shape;
   shape.grid = static_cast<unsigned>(size * p.num_positions);
-  shape.block = static_cast<unsigned>(32 * units_per_block * sets);
+  shape.block = static_cast<unsigned>(32 * (units_per_block * sets + 1));
   shape.shared_memory = bytes;
   shape.cluster = size;
   outcome = launch(where, properties, shape, &kernel::route_halves_kernel<T, Depth, cluster_list>,
