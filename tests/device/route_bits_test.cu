@@ -241,4 +241,9 @@ TEST_CASE("route: a usual call gives the same bits, whatever the number of posit
   check_usual_bits<mhar::bfloat16>({512, 1, 5}, 140, 428);
   check_usual_bits<float>({3584, 1, 4}, 140, 429);
   check_usual_bits<float>({1024, 1, 9}, 140, 430);
+  check_usual_bits<mhar::bfloat16>({7168, 8, 16}, 140, 431);
+  check_usual_bits<mhar::bfloat16>({2048, 8, 5}, 140, 432);
+  check_usual_bits<mhar::float16>({4096, 2, 9}, 140, 433);
+  check_usual_bits<mhar::float16>({4096, 4, 1}, 140, 434);
+  check_usual_bits<float>({1792, 4, 3}, 140, 435);
 }

@@ -85,13 +85,17 @@ TEST_CASE("route: sums of squares do not overflow")
     check_large_rows<float>(1e19, 512, num_positions);
     check_large_rows<float>(1e19, 513, num_positions);
   }
-  // A key of such a row: logits are 1 for every row, whatever its size.
-  simple_call<float> call{
-      {1, 512, 1, 0}, 2, constant<float>(1024, 3e18), constant<float>(512, 1.0 / 512)};
-  const device_buffer<float> lse{1};
-  call.problem.outputs.lse = lse.data();
-  run_on_device(call.problem, route_verb);
-  CHECK(lse.download()[0] == doctest::Approx(1 + std::log(2.0)).epsilon(1e-5));
+  // A key of such a row: logits of a head are its share of the query, whatever a row's size.
+  for (const int num_heads : {1, 2}) {
+    simple_call<float> call{
+        {1, 512, num_heads, 0}, 2, constant<float>(1024, 3e18), constant<float>(512, 1.0 / 512)};
+    const device_buffer<float> lse{num_heads};
+    call.problem.outputs.lse = lse.data();
+    run_on_device(call.problem, route_verb);
+    for (const float value : lse.download()) {
+      CHECK(value == doctest::Approx(1.0 / num_heads + std::log(2.0)).epsilon(1e-5));
+    }
+  }
 }
 
 TEST_CASE("route: logits of -inf have no weight, and all of them give 0")

@@ -134,16 +134,16 @@ __global__ void __launch_bounds__(block::detail::cluster_block<T>::max_threads(D
                                                    reinterpret_cast<char*>(shared_memory)}();
 }
 
-//! The same for calls of one head that store y and lse alone.
-template <class T, int Depth, int Capacity>
-__global__ void __launch_bounds__(32 * block::detail::decode_block<T>::max_warps, 2)
+//! The same for calls that store y and lse alone; Sums says how many heads they have.
+template <class T, int Depth, int Capacity, class Sums>
+__global__ void __launch_bounds__(32 * Sums::max_warps(Depth), 2)
     route_decode_kernel(const __grid_constant__ block::route_parameters<T> p,
                         const __grid_constant__ block::row_pointers<T, Capacity> rows,
                         const int units_per_block)
 {
   extern __shared__ uint4 shared_memory[];
-  block::detail::route_decode<T, Depth, Capacity>{p, rows, units_per_block,
-                                                  reinterpret_cast<char*>(shared_memory)}();
+  block::detail::route_decode<T, Depth, Capacity, Sums>{p, rows, units_per_block,
+                                                        reinterpret_cast<char*>(shared_memory)}();
 }
 
 //! Two blocks for each of some positions, of calls of one head that store y and lse alone.

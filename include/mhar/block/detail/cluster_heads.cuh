@@ -36,8 +36,9 @@ struct prefix_step
   Accumulate maximum;
 };
 
-//! The steps that softmax_state::advance takes one after the other, all at once: lane n has source n of up to 32.
-template <class Accumulate>
+//! The steps that softmax_state::advance takes one after the other, all at once: lane n of each `Lanes` has source n of up to as
+//! many.
+template <int Lanes = 32, class Accumulate>
 [[nodiscard]] __device__ __forceinline__ prefix_step<Accumulate> step_of_lane(Accumulate logit,
                                                                               int sources)
 {
@@ -45,13 +46,13 @@ template <class Accumulate>
   // Never NaN: fmax gives the number then.
   Accumulate maximum = fmaxf(logit, nothing);
 #pragma unroll
-  for (unsigned distance = 1; distance < 32; distance *= 2) {
+  for (unsigned distance = 1; distance < Lanes; distance *= 2) {
     // Lanes that have none so far below get their own.
     if (distance == 16 && sources <= 16) { continue; }
-    maximum = fmaxf(maximum, __shfl_up_sync(full_warp, maximum, distance));
+    maximum = fmaxf(maximum, __shfl_up_sync(full_warp, maximum, distance, Lanes));
   }
-  Accumulate before = __shfl_up_sync(full_warp, maximum, 1u);
-  if ((threadIdx.x & 31) == 0) { before = nothing; }
+  Accumulate before = __shfl_up_sync(full_warp, maximum, 1u, Lanes);
+  if ((threadIdx.x & (Lanes - 1)) == 0) { before = nothing; }
   thread::softmax_state<Accumulate> state;
   state.maximum = before;
   return {state.advance(logit), maximum};

@@ -205,5 +205,56 @@ template <class T, class Pointers>
                       : -thread::infinity<accumulate>;
 }
 
+//! Sums of a call of one head as route_decode asks for them.
+struct one_head_sums
+{
+  static constexpr int stride = decode_stride;
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int max_warps(int) noexcept { return 18; }
+  static constexpr int heads_per_warp = 1;
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int rows_per_task(int) noexcept { return 1; }
+
+  template <class Accumulate>
+  static __device__ __forceinline__ void clear_absent_spans(Accumulate* sums, int rows, int spans,
+                                                            int warp, int warps)
+  {
+    detail::clear_absent_spans(sums, rows, spans, warp, warps);
+  }
+  [[nodiscard]] static __device__ __forceinline__ int head_of(const thread::width_tree&, int)
+  {
+    return 0;
+  }
+  [[nodiscard]] static __device__ __forceinline__ int values_per_row(const thread::width_tree& tree,
+                                                                     int, int)
+  {
+    return 2 * tree.num_spans;
+  }
+  [[nodiscard]] static __device__ __forceinline__ unsigned receivers(const thread::width_tree&, int,
+                                                                     int)
+  {
+    return 0;
+  }
+  //! What lanes have of a span of a row, whose sums lie at `sums`, to all blocks. `chunk` is one of the lane's.
+  template <class Accumulate>
+  static __device__ __forceinline__ void send(const key_sums<Accumulate> (&of_lane)[1], int,
+                                              cluster_mailbox& mailbox, Accumulate* sums,
+                                              const thread::width_tree& tree, int chunk, unsigned)
+  {
+    send_row_sums(of_lane[0], mailbox, sums + 2 * (chunk >> tree.span_shift));
+  }
+  template <class T, class Pointers>
+  [[nodiscard]] static __device__ __forceinline__ accumulate_t<T> logit_of_lane(
+      const route_parameters<T>& p, const Pointers& rows, std::int64_t position, int count,
+      const accumulate_t<T>* sums, accumulate_t<T> reciprocal, int)
+  {
+    return detail::logit_of_lane(p, rows, position, count, sums, reciprocal);
+  }
+  template <class Accumulate>
+  [[nodiscard]] static __device__ __forceinline__ prefix_step<Accumulate> step_of_lane(
+      Accumulate logit, int sources)
+  {
+    return detail::step_of_lane(logit, sources);
+  }
+};
+
 }  // namespace block::detail
 MHAR_NAMESPACE_END
