@@ -79,7 +79,7 @@ public:
     }
     detail::end_copy_group();
     if (pass_.has_new_row) {
-      if (threadIdx.x == 0) { found().init(1); }
+      if (threadIdx.x == 0) { found().init(32); }
 #pragma unroll 1
       for (int slot = 0; slot < Slots; ++slot) { copy_next<share::early>(slot); }
     }
@@ -103,7 +103,11 @@ public:
     }
     if (pass_.has_new_row) { sum_new_squares(); }
     if (has_ending()) {
-      if (threadIdx.x < 2 * at_.num_places) { counters()[threadIdx.x] = 0; }
+      if (threadIdx.x < at_.num_places) {
+        *counter_of(threadIdx.x) = 0;
+        left(threadIdx.x).init(8 * pass_.num_heads);
+        ended(threadIdx.x).init(32);
+      }
       if (threadIdx.x == 0) { *ending() = pass_.ending; }
     }
     detail::wait_for_copy_groups<Slots>();
@@ -204,10 +208,20 @@ private:
   {
     return reinterpret_cast<detail::call_ending<T>*>(shared_ + at_.ending);
   }
-  //! Of each place: heads that have left their mix, and 1 + the last position that was ended there.
-  [[nodiscard]] __device__ __forceinline__ volatile int* counters() const
+  //! How many heads have left their mix in a place, of the position that it is for.
+  [[nodiscard]] __device__ __forceinline__ unsigned* counter_of(int position) const
   {
-    return reinterpret_cast<volatile int*>(shared_ + at_.counters);
+    return reinterpret_cast<unsigned*>(shared_ + at_.counters) + position % at_.num_places;
+  }
+  //! Opens when all heads of the position have left their mix in its place.
+  [[nodiscard]] __device__ __forceinline__ detail::warp_barrier left(int position) const
+  {
+    return {detail::shared_address(shared_) + at_.turns + position % at_.num_places * 16};
+  }
+  //! Opens when the position has been ended.
+  [[nodiscard]] __device__ __forceinline__ detail::warp_barrier ended(int position) const
+  {
+    return {left(position).address + 8};
   }
   //! The first call's mix of a position, [d], and its lse, [H].
   [[nodiscard]] __device__ __forceinline__ float* place_of(int position) const

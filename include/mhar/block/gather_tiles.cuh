@@ -72,12 +72,12 @@ public:
           view_, warp - score_warps - column_warps}
           .run();
     }
-    else if (view_.at.num_slots >= 2 * view::layout::max_batch) {
+    else if (view_.at.batch() == view::layout::max_batch) {
       detail::gather_tiles_finish<T, HeadWidth, view::layout::max_batch, MemberTiles, State,
                                   Segmented>{view_}
           .run();
     }
-    else if (view_.at.num_slots >= view::layout::max_batch) {
+    else if (view_.at.batch() == view::layout::max_batch / 2) {
       detail::gather_tiles_finish<T, HeadWidth, view::layout::max_batch / 2, MemberTiles, State,
                                   Segmented>{view_}
           .run();

@@ -76,6 +76,12 @@ struct gather_tiles_layout
     total = slots + num_slots * slot_bytes;
   }
 
+  //! Positions that end at a time: two batches of them have slots.
+  [[nodiscard]] MHAR_HOST_DEVICE int batch() const
+  {
+    return num_slots >= 2 * max_batch ? max_batch : num_slots >= max_batch ? max_batch / 2 : 1;
+  }
+
   //! The queries that the columns read: their high part, or the low one.
   [[nodiscard]] MHAR_HOST_DEVICE int column_queries(int part) const
   {

@@ -70,8 +70,7 @@ advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::find_new_inverse_rms()
       pass_.inverse_rms[(pass_.num_rows - 1) * pass_.num_positions + first_ + p] = inverse;
     }
   }
-  __syncwarp();
-  if (lane_ == 0) { found().arrive(); }
+  found().arrive();
 }
 
 //! Mixes, largest logits and sums as the kept states have them, or of nothing.

@@ -71,8 +71,7 @@ public:
       slot.advance(block_.at.num_slots);
       if (Ahead && p + 1 < block_.count) { load(slot, now); }
       finish(place, sums);
-      __syncwarp();
-      if (block_.lane == 0) { block_.done(index).arrive(); }
+      block_.done(index).arrive();
     }
     store_query_sums();
   }
@@ -212,8 +211,7 @@ private:
     load_matrices(pairs_low, of_pairs + 2 * layout::part_bytes);
     if constexpr (ExactFactors) { load_transposed(factors_low, from + 2 * layout::part_bytes); }
     if constexpr (Exact) { load_transposed(weights_low, from + 3 * layout::part_bytes); }
-    __syncwarp();
-    if (block_.lane == 0) { block_.factors_empty(place.index).arrive(); }
+    block_.factors_empty(place.index).arrive();
 #pragma unroll
     for (int t = 0; t < Tiles; ++t) {
 #pragma unroll

@@ -46,7 +46,7 @@ public:
       __syncwarp();
       send_head_sums(slot.index, place, p);
       __syncwarp();
-      if (counts && part_ == 0) { block_.empty(slot.index).arrive(); }
+      if (counts) { block_.empty(slot.index).arrive(); }
       slot.advance_by(Batch, block_.at.num_slots);
       if (p > 0) { finish(p - Batch, (place + 3) % 4, place == 0 ? parity ^ 1 : parity, last); }
       last = next;

@@ -215,8 +215,7 @@ private:
     store_matrices(to + 2 * layout::part_bytes, factor_low);
     if constexpr (sizeof(State) == 4) { store_matrices(to + 3 * layout::part_bytes, weight_low); }
     store_head_sums(slot_index, sums);
-    __syncwarp();
-    if (block_.lane == 0) { block_.factors_full(place.index).arrive(); }
+    block_.factors_full(place.index).arrive();
   }
 
   //! Sums over the chunk's calls, which the lanes of a column hold: each lane ends with one row.

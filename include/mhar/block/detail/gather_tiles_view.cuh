@@ -153,12 +153,12 @@ struct gather_tiles_view
     };
     for (int x = 0; x < at.num_slots; ++x) {
       begin(full(x), 32);
-      begin(done(x), column_warps);
-      begin(empty(x), 1);
+      begin(done(x), 32 * column_warps);
+      begin(empty(x), 32 / at.batch());
     }
     for (int x = 0; x < layout::num_factors; ++x) {
-      begin(factors_full(x), 1);
-      begin(factors_empty(x), column_warps);
+      begin(factors_full(x), 32);
+      begin(factors_empty(x), 32 * column_warps);
     }
     for (int x = 0; x < layout::num_exchanges; ++x) {
       if (Segmented && segment > 0) { warp_barrier{exchange(x)}.end(); }
