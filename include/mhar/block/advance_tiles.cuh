@@ -83,11 +83,7 @@ public:
 #pragma unroll 1
       for (int slot = 0; slot < Slots; ++slot) { copy_next<share::early>(slot); }
     }
-    if (pass_.has_new_row && threadIdx.x < count_) {
-      detail::prefetch_to_l2(pass_.rows + (pass_.num_rows - 1) * pass_.row_stride +
-                                 (first_ + threadIdx.x) * pass_.position_stride,
-                             static_cast<int>(pass_.width) * 2);
-    }
+    if (pass_.has_new_row) { prefetch_new_row(); }
   }
 
   __device__ __forceinline__ void run()
@@ -157,8 +153,8 @@ private:
 
     __device__ __forceinline__ void start(int index, int num_heads)
     {
-      position = index / num_heads;
-      head = index % num_heads;
+      position = head = 0;
+      step(index, num_heads);
     }
     __device__ __forceinline__ void step(int count, int num_heads)
     {
@@ -339,6 +335,7 @@ private:
 
   template <share Share = share::all>
   __device__ __forceinline__ void copy_next(int slot);
+  __device__ __forceinline__ void prefetch_new_row() const;
   __device__ __forceinline__ void sum_new_squares();
   __device__ __forceinline__ void find_new_inverse_rms();
   __device__ __forceinline__ void start(const unit& at, int& slot);
@@ -380,5 +377,6 @@ MHAR_NAMESPACE_END
 
 #include <mhar/block/detail/advance_tiles_copies.cuh>
 #include <mhar/block/detail/advance_tiles_ending.cuh>
+#include <mhar/block/detail/advance_tiles_new_row.cuh>
 #include <mhar/block/detail/advance_tiles_null.cuh>
 #include <mhar/block/detail/advance_tiles_products.cuh>

@@ -1,77 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The steps of advance_tiles: inverse rms of new rows, a unit's start, its tiles, its end.
+//! The steps of advance_tiles: a unit's start, its tiles, its end.
 #pragma once
 
 #include <mhar/block/advance_tiles.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block {
-
-//! Squares of eight positions of a head at a time, over the lanes. The scaled sum serves rows whose
-//! squares overflow; where a lane's do not, it is a power of two times the other.
-template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
-__device__ __forceinline__ void
-advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::sum_new_squares()
-{
-  constexpr float scale = thread::overflow_scale<float>;
-  auto* const squares = reinterpret_cast<float*>(shared_ + at_.squares);
-  const int scaled_squares = pass_.positions_per_block * pass_.num_heads;
-  const int units = (count_ + 7) / 8 * pass_.num_heads;
-#pragma unroll 1
-  for (int x = threadIdx.x / 32; x < units; x += blockDim.x / 32) {
-    const int head = x % pass_.num_heads;
-    const int p = x / pass_.num_heads * 8 + row_;
-    const T* const row = pass_.rows + (pass_.num_rows - 1) * pass_.row_stride +
-                         (first_ + (min)(p, count_ - 1)) * pass_.position_stride +
-                         head * HeadWidth + quad_ * 8;
-    uint4 values[static_cast<std::size_t>(tile::groups)];
-#pragma unroll
-    for (int u = 0; u < tile::groups; ++u) { values[u] = detail::load_vector(row + u * 32); }
-    float sum = 0;
-#pragma unroll
-    for (int u = 0; u < tile::groups; ++u) { sum = detail::add_squares<T>(values[u], 1.0f, sum); }
-    float scaled = sum * scale * scale;
-    if (thread::overflowed(sum)) {
-      scaled = 0;
-#pragma unroll
-      for (int u = 0; u < tile::groups; ++u) {
-        scaled = detail::add_squares<T>(values[u], scale, scaled);
-      }
-    }
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2) {
-      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-      scaled += __shfl_xor_sync(0xffffffffu, scaled, distance);
-    }
-    if (quad_ == 0 && p < count_) {
-      squares[p * pass_.num_heads + head] = sum;
-      squares[scaled_squares + p * pass_.num_heads + head] = scaled;
-    }
-  }
-}
-
-//! Heads in order. By one warp, for which the others wait when their last tile is due.
-template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
-__device__ __forceinline__ void
-advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::find_new_inverse_rms()
-{
-  const auto* const squares = reinterpret_cast<const float*>(shared_ + at_.squares);
-  const int scaled_squares = pass_.positions_per_block * pass_.num_heads;
-  for (int p = lane_; p < count_; p += 32) {
-    float sum = 0;
-    float scaled = 0;
-    for (int h = 0; h < pass_.num_heads; ++h) {
-      sum += squares[p * pass_.num_heads + h];
-      scaled += squares[scaled_squares + p * pass_.num_heads + h];
-    }
-    const float inverse = detail::row_inverse_rms(sum, scaled, pass_.inverse_width, pass_.eps);
-    new_inverse_rms()[p] = inverse;
-    if (first_call_ == 0) {
-      pass_.inverse_rms[(pass_.num_rows - 1) * pass_.num_positions + first_ + p] = inverse;
-    }
-  }
-  found().arrive();
-}
 
 //! Mixes, largest logits and sums as the kept states have them, or of nothing.
 template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
@@ -366,12 +300,18 @@ __device__ __forceinline__ void advance_tiles<T, HeadWidth, Halves, Slots, State
                          ? pass_.y + (first_ + at.position) * pass_.y_stride + at.head * HeadWidth
                          : reinterpret_cast<T*>(state_of(call, at))) +
                     quad_ * 8;
-      const bool copies = sizeof(State) == 2 && is_finished(call) && pass_.mix != nullptr;
 #pragma unroll
       for (int u = 0; u < tile::groups; ++u) {
-        const uint4 vector = detail::load_shared(address(slot) + vector_offset(u));
-        *reinterpret_cast<uint4*>(to + u * 32) = vector;
-        if (copies) { *reinterpret_cast<uint4*>(mix_of(at) + quad_ * 8 + u * 32) = vector; }
+        *reinterpret_cast<uint4*>(to + u * 32) =
+            detail::load_shared(address(slot) + vector_offset(u));
+      }
+      if (sizeof(State) == 2 && is_finished(call) && pass_.mix != nullptr) {
+        State* const copy = mix_of(at) + quad_ * 8;
+#pragma unroll 1
+        for (int u = 0; u < tile::groups; ++u) {
+          *reinterpret_cast<uint4*>(copy + u * 32) =
+              detail::load_shared(address(slot) + vector_offset(u));
+        }
       }
     }
     __syncwarp();
