@@ -22,6 +22,8 @@
 #include <mhar/block/head_router.cuh>
 #include <mhar/block/output_gradient_any.cuh>
 #include <mhar/block/output_gradient_columns.cuh>
+#include <mhar/block/output_gradient_heads.cuh>
+#include <mhar/block/output_gradient_normed.cuh>
 #include <mhar/block/output_gradient_wide.cuh>
 #include <mhar/block/parameter_sums.cuh>
 #include <mhar/block/reduce_sites.cuh>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! D, dalpha and the null source's parts of a call without an output norm (eq. 9 to 11): a warp
-//! streams positions of one head.
+//! D, dalpha and the null source's parts of a call over wide heads, without an output norm (eq. 9 to
+//! 11): a warp streams positions of one head.
 #pragma once
 
 #include <mhar/block/detail/finish_columns.cuh>
@@ -79,9 +79,9 @@ public:
   }
 
 private:
-  static constexpr int vectors = (Width + 255) / 256;
+  static constexpr int vectors = Width / 256;
   //! Positions in flight, the one being added included.
-  static constexpr int depth = Width < 256 ? 6 : 3;
+  static constexpr int depth = 3;
 
   [[nodiscard]] __device__ __forceinline__ bool has_null() const
   {
@@ -91,7 +91,6 @@ private:
   {
     return v * 256 + lane_ * 8;
   }
-  [[nodiscard]] __device__ __forceinline__ static bool is_inside(int k) { return k < Width; }
 
   __device__ __forceinline__ void load_null()
   {
@@ -102,7 +101,6 @@ private:
     float score = 0;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      if (!is_inside(column_of(v))) { break; }
       float of_query[8];
       detail::load_state(null + column_of(v), null_[v]);
       detail::load_state(query + column_of(v), of_query);
@@ -144,11 +142,8 @@ private:
         static_cast<const T*>(call_.mix.data) + position * call_.mix.position_stride + column_;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      const bool inside = is_inside(column_of(v));
-      gradients_[depth - 1][v] =
-          inside ? detail::load_vector(dy + column_of(v)) : make_uint4(0, 0, 0, 0);
-      mixes_[depth - 1][v] =
-          inside ? detail::load_vector(mix + column_of(v)) : make_uint4(0, 0, 0, 0);
+      gradients_[depth - 1][v] = detail::load_vector(dy + column_of(v));
+      mixes_[depth - 1][v] = detail::load_vector(mix + column_of(v));
     }
     if (has_null()) { lse_[depth - 1] = call_.lse[position * call_.extent.num_heads + head_]; }
   }
@@ -164,10 +159,8 @@ private:
     const float factor = weight != 0 ? gate_ * weight : 0.0f;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      if (!in_place && is_inside(column_of(v))) {
-        *reinterpret_cast<uint4*>(to + column_of(v)) = gradients_[0][v];
-      }
-      if (partial_gradient_.matrix && is_inside(column_of(v))) { copy(position, v); }
+      if (!in_place) { *reinterpret_cast<uint4*>(to + column_of(v)) = gradients_[0][v]; }
+      if (partial_gradient_.matrix) { copy(position, v); }
       dot = detail::add_products<T>(gradients_[0][v], mixes_[0][v], dot);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -235,7 +228,7 @@ private:
     if (stream_ == 1 && has_null()) {
 #pragma unroll
       for (int v = 0; v < vectors; ++v) {
-        if (is_inside(column_of(v))) { detail::store_vector(sums + column_of(v), null_sums_[v]); }
+        detail::store_vector(sums + column_of(v), null_sums_[v]);
       }
     }
     __syncthreads();
@@ -288,7 +281,6 @@ private:
     const float* const other = shared_.null_sums + unit_ * Width;
 #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-      if (!is_inside(column_of(v))) { break; }
       const int k = column_of(v);
       const std::int64_t at = set * extent.width + column_ + k;
       if (partials.query != nullptr) {

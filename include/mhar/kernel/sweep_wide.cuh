@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernels of the sweeps' passes over wide heads, and of passes that read nothing.
+//! The kernels of the sweeps' passes over wide heads, of passes that read nothing, and of the
+//! gradients of outputs.
 #pragma once
 
 #include <mhar/block/advance_wide.cuh>
@@ -8,6 +9,8 @@
 #include <mhar/block/finish_rows.cuh>
 #include <mhar/block/gather_wide.cuh>
 #include <mhar/block/output_gradient_columns.cuh>
+#include <mhar/block/output_gradient_heads.cuh>
+#include <mhar/block/output_gradient_normed.cuh>
 #include <mhar/block/output_gradient_wide.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -57,6 +60,21 @@ __global__ void __launch_bounds__(512, 1)
 }
 
 //! A block per range of positions.
+template <class T, int HeadWidth>
+__global__ void __launch_bounds__((block::output_gradient_heads<T, HeadWidth>::num_threads), 2)
+    output_gradient_heads_kernel(const __grid_constant__ output_gradient_problem<T> call)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) unsigned char shared[];
+  block::detail::release_dependents();
+  block::output_gradient_heads<T, HeadWidth> work{call, shared};
+  work.prepare();
+  block::detail::wait_for_dependencies();
+  work.run();
+#endif
+}
+
+//! A block per range of positions.
 template <class T, int Vectors, int Warps>
 __global__ void __launch_bounds__(256) output_gradient_columns_kernel(
     const __grid_constant__ block::output_gradient_columns_params<T> call)
@@ -66,6 +84,21 @@ __global__ void __launch_bounds__(256) output_gradient_columns_kernel(
   block::output_gradient_columns<T, Vectors, Warps> work{call, shared_floats};
   block::detail::wait_for_dependencies();
   work.run();
+}
+
+//! A block per range of positions.
+template <class T, int HeadWidth>
+__global__ void __launch_bounds__((block::output_gradient_normed<T, HeadWidth>::num_threads), 2)
+    output_gradient_normed_kernel(
+        const __grid_constant__ block::output_gradient_columns_params<T> call)
+{
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) unsigned char shared[];
+  block::detail::release_dependents();
+  block::output_gradient_normed<T, HeadWidth> work{call, shared};
+  block::detail::wait_for_dependencies();
+  work.run();
+#endif
 }
 
 //! A warp or a block per position.

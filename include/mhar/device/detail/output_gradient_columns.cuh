@@ -76,6 +76,36 @@ template <class T, int Vectors, int Warps>
                 &kernel::output_gradient_columns_kernel<T, Vectors, Warps>, call);
 }
 
+//! Whether the heads are narrow and everything is stored as T: dy, o and the mix can be copied whole.
+template <class T>
+[[nodiscard]] bool is_normed_heads(const output_gradient_problem<T>& problem,
+                                   const device_properties& properties) noexcept
+{
+  const auto is_row_type = [](const const_matrix& matrix) { return is_tensor_matrix<T>(matrix); };
+  return properties.capability >= 90 && has_tensor_kernel(problem.extent) &&
+         problem.stage.norm != output_norm::none && !problem.combined_gradient &&
+         is_row_type(problem.output_gradient) && is_row_type(problem.combined) &&
+         is_row_type(problem.mix) && is_aligned_16(problem.partials.output_norm) &&
+         (!problem.partial_gradient || is_tensor_matrix<T>(problem.partial_gradient));
+}
+
+template <class T>
+[[nodiscard]] status launch_normed_heads(const block::output_gradient_columns_params<T>& call,
+                                         const shape& extent, const device_properties& properties,
+                                         const context& where) noexcept
+{
+  return dispatch_head_width(extent.head_width(), [&](auto width) {
+    constexpr int w = decltype(width)::value;
+    using gradient = block::output_gradient_normed<T, w>;
+    launch_shape shape;
+    shape.grid = static_cast<unsigned>(
+        (std::min)(chunks_of(extent), static_cast<int>(properties.multiprocessors)));
+    shape.block = gradient::num_threads;
+    shape.shared_memory = static_cast<std::size_t>(gradient::shared_bytes(call));
+    return launch(where, properties, shape, &kernel::output_gradient_normed_kernel<T, w>, call);
+  });
+}
+
 //! output_gradient; not_served() when the call is one for the plain kernel.
 template <class T>
 [[nodiscard]] status output_gradient_columns(const output_gradient_problem<T>& problem,
@@ -102,7 +132,9 @@ template <class T>
   constexpr int columns_of_warp = 256;
   const auto vectors = static_cast<int>((call.width + columns_of_warp - 1) / columns_of_warp);
   const status launched =
-      vectors > 5
+      is_normed_heads(problem, properties)
+          ? launch_normed_heads(call, problem.extent, properties, where)
+      : vectors > 5
           ? (vectors <= 8 ? launch_output_gradient<T, 1, 8>(call, chunks, properties, where)
                           : launch_output_gradient<T, 2, 8>(call, chunks, properties, where))
           : dispatch_at_least<1, 2, 4, 5>(vectors, not_served(), [&](auto count) {

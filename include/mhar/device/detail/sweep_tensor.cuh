@@ -26,18 +26,24 @@ namespace detail {
          extent.num_heads <= tuning::sweep_policy::max_heads;
 }
 
+//! Calls visitor(head width) with it as a type.
+template <class Visitor>
+status dispatch_head_width(std::int64_t head_width, Visitor&& visitor) noexcept
+{
+  switch (head_width) {
+    case 64: return visitor(cuda::std::integral_constant<int, 64>{});
+    case 128: return visitor(cuda::std::integral_constant<int, 128>{});
+    default: return visitor(cuda::std::integral_constant<int, 160>{});
+  }
+}
+
 //! Calls visitor(head width, a State) with both as types; states are T or float.
 template <class T, class Visitor>
 status dispatch_tensor(std::int64_t head_width, element state, Visitor&& visitor) noexcept
 {
-  const auto with_width = [&](auto width) {
+  return dispatch_head_width(head_width, [&](auto width) {
     return state == element_of<T>::value ? visitor(width, T{}) : visitor(width, float{});
-  };
-  switch (head_width) {
-    case 64: return with_width(cuda::std::integral_constant<int, 64>{});
-    case 128: return with_width(cuda::std::integral_constant<int, 128>{});
-    default: return with_width(cuda::std::integral_constant<int, 160>{});
-  }
+  });
 }
 
 [[nodiscard]] inline bool is_aligned_16(const void* pointer) noexcept
