@@ -27,12 +27,14 @@ namespace block {
 //! `Ends` where more follows the first call's mix: it and its lse pass through shared memory, and
 //! every warp ends a position, or several.
 //!
+//! `HasNull` where calls start from null sources: they wait beside the queries, instead of kept states.
+//!
 //! Threads      32 per head
 //! Shared       shared_bytes
 //! Barriers     one when a row is new, two where its squares overflow; one more when the pass `Ends`
-//!              a call
+//!              a call, two from null sources over old rows
 //! Numerics     a position's bits do not depend on the number of calls
-template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends>
+template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends, bool HasNull>
 class advance_rows
 {
 public:
@@ -43,7 +45,7 @@ public:
     float scaled_squares[8][max_heads];
   };
 
-  //! Of a call and head.
+  //! Of a call and head; its null source has as many.
   static constexpr int query_bytes = HeadWidth * 4;
 
   //! Floats of eight mixes with their lse, and of what the warps need to end them.
@@ -53,14 +55,24 @@ public:
     return 8 * (width + num_heads) +
            num_heads * static_cast<int>(detail::call_ending<T>::parts_size(width, num_heads));
   }
-  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int queries_end(int num_calls, int num_heads)
+  //! Queries of all heads, or null sources; those of eight calls at most.
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int parameter_bytes(int num_calls, int num_heads)
   {
+    return (num_calls < 8 ? num_calls : 8) * num_heads * query_bytes;
+  }
+  //! Behind null sources and queries, or in the place of queries that are not read again.
+  [[nodiscard]] MHAR_HOST_DEVICE static constexpr int ending_begin(int num_calls, int num_heads)
+  {
+    const bool takes_place = HasNull && num_calls <= 8;
     return static_cast<int>(sizeof(storage)) +
-           (num_calls < 8 ? num_calls : 8) * num_heads * query_bytes;
+           (HasNull && !takes_place ? 2 : 1) * parameter_bytes(num_calls, num_heads);
   }
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_calls, int num_heads)
   {
-    return queries_end(num_calls, num_heads) + (Ends ? ending_size(num_heads) * 4 : 0);
+    const int parameters = static_cast<int>(sizeof(storage)) +
+                           (HasNull ? 2 : 1) * parameter_bytes(num_calls, num_heads);
+    const int end = ending_begin(num_calls, num_heads) + ending_size(num_heads) * 4;
+    return Ends && end > parameters ? end : parameters;
   }
 
   __device__ __forceinline__ advance_rows(const advance_tensor_params<T>& pass,
@@ -68,7 +80,7 @@ public:
       : pass_{pass},
         shared_{*reinterpret_cast<storage*>(shared)},
         first_mixes_{
-            reinterpret_cast<float*>(shared + queries_end(pass.num_calls, pass.num_heads))},
+            reinterpret_cast<float*>(shared + ending_begin(pass.num_calls, pass.num_heads))},
         head_{static_cast<int>(threadIdx.x / 32)},
         lane_{static_cast<int>(threadIdx.x % 32)},
         row_{lane_ / 4},
@@ -76,7 +88,8 @@ public:
         position_{std::int64_t{blockIdx.x} * 8 + row_},
         inside_{position_ < pass.num_positions ? 1 : 0},
         queries_{detail::shared_address(shared) + static_cast<int>(sizeof(storage)) +
-                 head_ * ((pass.num_calls < 8 ? pass.num_calls : 8) * query_bytes)}
+                 (HasNull ? parameter_bytes(pass.num_calls, pass.num_heads) : 0) +
+                 parameter_bytes(pass.num_calls, 1) * head_}
   {
     if (inside_ == 0) { position_ = pass.num_positions - 1; }
     asm volatile("" : "+r"(inside_));  // not compared again
@@ -97,7 +110,7 @@ public:
       }
     }
     prefetch(new_row_);
-    if (pass_.kept && !(reads_early() && loads_state_early)) { prefetch(state_of_); }
+    if (is_kept() && !(reads_early() && loads_state_early)) { prefetch(state_of_); }
     // Heads that do not exist count as zero.
     for (int h = quad_; head_ == 0 && h < max_heads; h += 4) {
       if (h >= pass_.num_heads) { shared_.squares[row_][h] = shared_.scaled_squares[row_][h] = 0; }
@@ -121,6 +134,9 @@ public:
       if (first == 0 && pass_.has_new_row) { store_squares(1.0f, shared_.squares); }
       multiply<Rows - 1, Rows>(first, logits);
       if (first == 0 && pass_.has_new_row) { find_new_inverse_rms(); }
+      else if (first == 0 && HasNull && Ends) {
+        __syncthreads();  // the ending takes the queries' place
+      }
 #pragma unroll 1
       for (int j = 0; j < 8 && first + j < pass_.num_calls; ++j) { finish(first + j, j, logits); }
       first += 8;
@@ -137,6 +153,7 @@ private:
   static constexpr bool loads_next_state =
       Blocks == 1 && vectors * 4 * (Rows + static_cast<int>(sizeof(State))) <= (bounded ? 80 : 160);
 
+  [[nodiscard]] __device__ __forceinline__ bool is_kept() const { return !HasNull && pass_.kept; }
   [[nodiscard]] __device__ __forceinline__ std::int64_t head_index() const
   {
     return position_ * pass_.num_heads + head_;
@@ -210,23 +227,12 @@ private:
     return first_mixes_ + 8 * pass_.width;
   }
 
-  //! Vector v of call j lies at vector v ^ 4*(j % 2): the same vectors of two calls are in different
-  //! banks.
-  __device__ __forceinline__ void copy_queries(int first)
+  __device__ __forceinline__ void copy_queries(int first) const;
+  __device__ __forceinline__ void copy_nulls(int first, int calls) const;
+  //! Of call j of the eight at work.
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t nulls_of(int j) const
   {
-    constexpr int vectors_of_call = query_bytes / 16;
-    const int calls = (min)(pass_.num_calls - first, 8);
-    for (int j = 0; j < calls; ++j) {
-      const auto* const image =
-          reinterpret_cast<const uint4*>(pass_.queries.image(pass_.first_call + first + j)) +
-          head_ * vectors_of_call + lane_;
-      const std::uint32_t to = queries_ + j * query_bytes + (lane_ ^ j % 2 * 4) * 16;
-#pragma unroll
-      for (int v = 0; v < vectors_of_call; v += 32) {
-        if (v + lane_ < vectors_of_call) { detail::copy_async(to + v * 16, image + v); }
-      }
-    }
-    detail::end_copy_group();
+    return queries_ - parameter_bytes(pass_.num_calls, pass_.num_heads) + j * query_bytes;
   }
 
   [[nodiscard]] __device__ __forceinline__ bool reads_early() const
@@ -242,7 +248,7 @@ private:
       load_row<Early>(n, row);
       row += pass_.row_stride;
     }
-    if (pass_.kept && loads_state_early) { load_state<Early>(state_, state_lse_, 0); }
+    if (is_kept() && loads_state_early) { load_state<Early>(state_, state_lse_, 0); }
   }
   __device__ __forceinline__ void load_rows()
   {
@@ -311,18 +317,20 @@ private:
   __device__ __forceinline__ void finish(int call, int j,
                                          const float (&logits)[static_cast<std::size_t>(Rows)][2])
   {
-    if (pass_.kept && ((call > 0 && !loads_next_state) || !loads_state_early)) {
+    if (is_kept() && ((call > 0 && !loads_next_state) || !loads_state_early)) {
       load_state<false>(state_, state_lse_, 0);
     }
     detail::state_vectors<State, vectors> next{};
     float next_lse = 0;
-    const bool has_next = loads_next_state && pass_.kept && call + 1 < pass_.num_calls;
+    const bool has_next = loads_next_state && is_kept() && call + 1 < pass_.num_calls;
     if (has_next) { load_state<false>(next, next_lse, 1); }
     keep_packed();
     float weights[Rows];
     // Products that the compiler must not fuse with the differences below: kernels with another
     // number of blocks round alike.
-    const float carried = pass_.kept ? __fmul_rn(state_lse_, detail::log2_of_e) : -INFINITY;
+    if constexpr (HasNull) { state_lse_ = pass_.null_logit[call * pass_.num_heads + head_]; }
+    const float carried =
+        HasNull || pass_.kept ? __fmul_rn(state_lse_, detail::log2_of_e) : -INFINITY;
     float largest = carried;
 #pragma unroll
     for (int n = 0; n < Rows; ++n) {
@@ -343,7 +351,7 @@ private:
     carried_weight *= factor;
 #pragma unroll
     for (int n = 0; n < Rows; ++n) { weights[n] *= factor; }
-    store(call, carried_weight, weights, (largest + __log2f(sum)) * detail::log_of_2);
+    store(call, j, carried_weight, weights, (largest + __log2f(sum)) * detail::log_of_2);
     if (has_next) {
       state_ = next;
       state_lse_ = next_lse;
@@ -352,7 +360,7 @@ private:
     lse_of_ += lse_stride();
   }
 
-  __device__ __forceinline__ void store(int call, float carried_weight,
+  __device__ __forceinline__ void store(int call, int j, float carried_weight,
                                         const float (&weights)[static_cast<std::size_t>(Rows)],
                                         float lse);
   __device__ __forceinline__ void end_first();
@@ -382,5 +390,6 @@ private:
 }  // namespace block
 MHAR_NAMESPACE_END
 
+#include <mhar/block/detail/advance_rows_copies.cuh>
 #include <mhar/block/detail/advance_rows_ending.cuh>
 #include <mhar/block/detail/advance_rows_products.cuh>

@@ -21,9 +21,8 @@ struct advance_tensor_params
   detail::packed_queries<T> queries;
   int first_call = 0;
   int num_calls = 0;
-  const float* null_source =
-      nullptr;  //!< [num_calls, d], where a fresh call of advance_tiles starts
-  const float* null_logit = nullptr;  //!< [num_calls, H]
+  const float* null_source = nullptr;  //!< [num_calls, d], where a fresh call starts
+  const float* null_logit = nullptr;   //!< [num_calls, H]
   const T* rows = nullptr;
   std::int64_t row_stride = 0;
   std::int64_t position_stride = 0;

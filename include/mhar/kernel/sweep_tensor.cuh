@@ -13,13 +13,13 @@ MHAR_NAMESPACE_BEGIN
 namespace kernel {
 
 //! One block per eight positions, `Blocks` at a time on a multiprocessor.
-template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends>
+template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends, bool HasNull>
 __global__ void __launch_bounds__(256, tuning::sweep_policy::advance_rows_blocks(
                                            HeadWidth, Rows, static_cast<int>(sizeof(State))))
     advance_rows_kernel(const __grid_constant__ block::advance_tensor_params<T> pass)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  using advance = block::advance_rows<T, HeadWidth, Rows, State, Blocks, Ends>;
+  using advance = block::advance_rows<T, HeadWidth, Rows, State, Blocks, Ends, HasNull>;
   extern __shared__ __align__(16) unsigned char shared[];
   advance work{pass, shared};
   work.prepare();

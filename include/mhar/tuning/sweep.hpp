@@ -13,6 +13,7 @@ struct sweep_policy
   //! warp serves eight positions. The number of members must not enter: a member's bits would depend
   //! on it.
   static constexpr int short_rows = 6;
+  static constexpr int short_null_rows = 3;  //!< of one from null sources; advance_wide is next
   static constexpr int short_range = 6;
   static constexpr int max_gather_rows = 16;
   static constexpr int max_heads = 8;

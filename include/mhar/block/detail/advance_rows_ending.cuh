@@ -7,10 +7,12 @@
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-//! The mix of a call and its lse, to where they belong.
-template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends>
-__device__ __forceinline__ void advance_rows<T, HeadWidth, Rows, State, Blocks, Ends>::store(
-    int call, float carried_weight, const float (&weights)[static_cast<std::size_t>(Rows)],
+//! The mix of a call and its lse, to where they belong. It starts from the kept state or from the null
+//! source, which is in shared memory.
+template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends, bool HasNull>
+__device__ __forceinline__ void
+advance_rows<T, HeadWidth, Rows, State, Blocks, Ends, HasNull>::store(
+    int call, int j, float carried_weight, const float (&weights)[static_cast<std::size_t>(Rows)],
     float lse)
 {
   const bool first = call == 0 && pass_.finishes;
@@ -27,9 +29,17 @@ __device__ __forceinline__ void advance_rows<T, HeadWidth, Rows, State, Blocks, 
 #pragma unroll
   for (int u = 0; u < vectors; ++u) {
     float mix[8];
+    detail::state_vectors<float, 1> null;
+    if constexpr (HasNull) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        null.values[half] = mhar::detail::bit_cast<float4>(
+            detail::load_shared(nulls_of(j) + quad_ * 32 + u * 128 + half * 16));
+      }
+    }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      float2 pair = state_.get(u, e);
+      float2 pair = HasNull ? null.get(0, e) : state_.get(u, e);
       pair.x *= carried_weight;
       pair.y *= carried_weight;
 #pragma unroll
@@ -59,8 +69,9 @@ __device__ __forceinline__ void advance_rows<T, HeadWidth, Rows, State, Blocks, 
 }
 
 //! A warp per position.
-template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends>
-__device__ __forceinline__ void advance_rows<T, HeadWidth, Rows, State, Blocks, Ends>::end_first()
+template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends, bool HasNull>
+__device__ __forceinline__ void
+advance_rows<T, HeadWidth, Rows, State, Blocks, Ends, HasNull>::end_first()
 {
   float* const parts = first_lse() + 8 * pass_.num_heads +
                        head_ * detail::call_ending<T>::parts_size(pass_.width, pass_.num_heads);

@@ -10,9 +10,10 @@ namespace block {
 //! <w, s> of eight calls, eight positions and rows `Begin` to `End`: logits[n][e] is call
 //! first + row_, position 2*quad_ + e. With one row or two, odd and even steps are sums of their own,
 //! so that products wait less for another.
-template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends>
+template <class T, int HeadWidth, int Rows, class State, int Blocks, bool Ends, bool HasNull>
 template <int Begin, int End>
-__device__ __forceinline__ void advance_rows<T, HeadWidth, Rows, State, Blocks, Ends>::multiply(
+__device__ __forceinline__ void
+advance_rows<T, HeadWidth, Rows, State, Blocks, Ends, HasNull>::multiply(
     int first, float (&logits)[static_cast<std::size_t>(Rows)][2]) const
 {
   constexpr int chains = End - Begin <= 2 ? 2 : 1;

@@ -18,7 +18,9 @@ template <class T>
 {
   return properties.capability >= 90 && has_tensor_kernel(problem.extent) &&
          are_tensor_sites(problem.sites) && problem.num_rows >= 1 &&
-         (!starts_from_null(problem, properties) || problem.num_rows > max_wide_rows) &&
+         (!starts_from_null(problem, properties) || problem.num_rows > max_wide_rows ||
+          (problem.num_rows <= tuning::sweep_policy::short_null_rows &&
+           is_aligned_16(problem.sites.null_source))) &&
          are_tensor_rows(rows_from(problem.rows, problem.first_row), problem.num_rows,
                          problem.extent.num_positions) &&
          are_tensor_states(problem.states.mix, problem.states.slot_stride);
@@ -71,27 +73,28 @@ template <class T>
 //! others have none, and the pass takes as long as the two. Where they come in waves, two run at a
 //! time as far as their registers allow: one reads while the other computes. Both do the same
 //! arithmetic.
-template <class T, int HeadWidth, int Rows, class State, bool Ends>
+template <class T, int HeadWidth, int Rows, class State, bool Ends, bool HasNull>
 [[nodiscard]] status launch_advance_rows(const block::advance_tensor_params<T>& pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
   constexpr int most =
       tuning::sweep_policy::advance_rows_blocks(HeadWidth, Rows, static_cast<int>(sizeof(State)));
-  using advance = block::advance_rows<T, HeadWidth, Rows, State, most, Ends>;
+  using advance = block::advance_rows<T, HeadWidth, Rows, State, most, Ends, HasNull>;
   launch_shape shape;
   shape.grid = static_cast<unsigned>((pass.num_positions + 7) / 8);
   shape.block = static_cast<unsigned>(32 * pass.num_heads);
   shape.shared_memory =
       static_cast<std::size_t>(advance::shared_bytes(pass.num_calls, pass.num_heads));
-  if (shape.grid.x > static_cast<unsigned>(properties.multiprocessors)) {
-    return launch(where, properties, shape,
-                  &kernel::advance_rows_kernel<T, HeadWidth, Rows, State, most, Ends>, pass);
-  }
-  const auto alone = static_cast<std::size_t>(properties.shared_memory_per_multiprocessor / 2);
-  if (shape.shared_memory < alone) { shape.shared_memory = alone; }
+  const bool alone = shape.grid.x <= static_cast<unsigned>(properties.multiprocessors);
+  const auto half = static_cast<std::size_t>(properties.shared_memory_per_multiprocessor / 2);
+  if (alone && shape.shared_memory < half) { shape.shared_memory = half; }
+  constexpr int least = HasNull ? most : 1;
   return launch(where, properties, shape,
-                &kernel::advance_rows_kernel<T, HeadWidth, Rows, State, 1, Ends>, pass);
+                alone
+                    ? &kernel::advance_rows_kernel<T, HeadWidth, Rows, State, least, Ends, HasNull>
+                    : &kernel::advance_rows_kernel<T, HeadWidth, Rows, State, most, Ends, HasNull>,
+                pass);
 }
 
 //! Many rows: one block per multiprocessor where the positions allow it.
@@ -128,11 +131,18 @@ template <class T, int HeadWidth, class State, bool Ends>
                                     const device_properties& properties,
                                     const context& where) noexcept
 {
-  static_assert(tuning::sweep_policy::short_rows == 6, "the numbers of rows below end there");
+  static_assert(tuning::sweep_policy::short_rows == 6 && tuning::sweep_policy::short_null_rows == 3,
+                "the numbers of rows below end there");
   if (pass.num_rows <= tuning::sweep_policy::short_rows) {
+    if (pass.null_source != nullptr) {
+      return dispatch_at_least<1, 2, 3>(pass.num_rows, not_served(), [&](auto rows) {
+        return launch_advance_rows<T, HeadWidth, decltype(rows)::value, State, Ends, true>(
+            pass, properties, where);
+      });
+    }
     return dispatch_at_least<1, 2, 3, 4, 5, 6>(pass.num_rows, not_served(), [&](auto rows) {
-      return launch_advance_rows<T, HeadWidth, decltype(rows)::value, State, Ends>(pass, properties,
-                                                                                   where);
+      return launch_advance_rows<T, HeadWidth, decltype(rows)::value, State, Ends, false>(
+          pass, properties, where);
     });
   }
   return pass.num_calls <= 8
@@ -157,8 +167,9 @@ template <class T>
           row.num_calls = 0;
           row.start = pass_start::fresh;
           row.end = pass_end::keep_all;
-          const status launched = launch_advance_rows<T, head_width, 1, decltype(state), false>(
-              params_of(row), properties, where);
+          const status launched =
+              launch_advance_rows<T, head_width, 1, decltype(state), false, false>(
+                  params_of(row), properties, where);
           if (!launched.ok()) { return launched; }
         }
         const block::advance_tensor_params<T> pass = params_of(problem);

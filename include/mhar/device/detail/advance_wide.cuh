@@ -15,7 +15,9 @@ template <class T>
 [[nodiscard]] bool is_wide(const advance_problem<T>& problem,
                            const device_properties& properties) noexcept
 {
-  return (has_wide_kernel(problem.extent, properties) || starts_from_null(problem, properties)) &&
+  return (has_wide_kernel(problem.extent, properties) ||
+          (starts_from_null(problem, properties) &&
+           problem.num_rows > tuning::sweep_policy::short_null_rows)) &&
          are_tensor_sites(problem.sites) && problem.num_rows >= 1 &&
          problem.num_rows <= max_wide_rows && is_aligned_16(problem.sites.null_source) &&
          are_vector_rows(rows_from(problem.rows, problem.first_row), problem.num_rows,

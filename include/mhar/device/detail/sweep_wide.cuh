@@ -54,8 +54,8 @@ struct head_split
 //! Rows that advance_wide takes.
 inline constexpr int max_wide_rows = 16;
 
-//! Heads of the widths of has_tensor_kernel whose calls start from a null source: over few rows
-//! advance_wide takes them, which has null sources in shared memory.
+//! Heads of the widths of has_tensor_kernel whose calls start from a null source: between few rows
+//! and many advance_wide takes them, which has null sources in shared memory.
 template <class T>
 [[nodiscard]] bool starts_from_null(const advance_problem<T>& problem,
                                     const device_properties& properties) noexcept
