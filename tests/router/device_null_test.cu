@@ -91,8 +91,8 @@ std::vector<double> null_gradients(const mhar::shape& extent, std::int64_t offse
 TEST_CASE("device wide sweeps: a null source whose squares overflow")
 {
   if (mhar_test::skip_without_gpu()) { return; }
-  for (const mhar::shape extent :
-       {mhar::shape{9, 2 * 64, 2}, mhar::shape{9, 2 * 256, 2}, mhar::shape{9, 7168, 1}}) {
+  for (const mhar::shape extent : {mhar::shape{9, 2 * 64, 2}, mhar::shape{9, 8 * 160, 8},
+                                   mhar::shape{9, 2 * 256, 2}, mhar::shape{9, 7168, 1}}) {
     CAPTURE(extent.width);
     const std::vector<double> expected = null_gradients(extent, 1);
     const std::vector<double> found = null_gradients(extent, 0);

@@ -126,9 +126,30 @@ private:
     score_ = detail::quad_sum(score_);
     float of_head[1] = {detail::quad_sum(squares)};
     ring_.sum_heads(of_head);
-    inverse_ =
-        thread::inverse_rms(of_head[0], call_.extent.full_width(), static_cast<float>(call_.eps));
+    inverse_ = thread::overflowed(of_head[0])
+                   ? large_null_inverse()
+                   : thread::inverse_rms(of_head[0], call_.extent.full_width(),
+                                         static_cast<float>(call_.eps));
     asm volatile("" : "+f"(inverse_));  // found here
+  }
+
+  //! The inverse rms of a null source of very large elements; the whole warp finds the same.
+  [[nodiscard]] __device__ __forceinline__ float large_null_inverse() const
+  {
+    float squares = 0;
+#pragma unroll 1
+    for (int u = 0; u < vectors; ++u) {
+#pragma unroll 1
+      for (int j = 0; j < 8; ++j) {
+        const float scaled =
+            thread::overflow_scale<float> *
+            call_.sites.null_source[call_.call * call_.extent.width + ring_.column_of(u) + j];
+        squares = fmaf(scaled, scaled, squares);
+      }
+    }
+    float of_head[1] = {detail::quad_sum(squares)};
+    ring_.sum_heads(of_head);
+    return thread::scaled_inverse_rms(of_head[0], call_.extent.full_width());
   }
 
   [[nodiscard]] __device__ __forceinline__ float load_lse(int position) const

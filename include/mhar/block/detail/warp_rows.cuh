@@ -57,11 +57,14 @@ public:
   {
   }
 
-  //! The lane that has readied a slot's barrier is the first to use it.
   __device__ __forceinline__ void init_barriers() const
   {
-    if (lane() < ring_.slots) { copy_barrier{barriers_ + lane()}.init(); }
-    fence_bulk_copies();
+    // One lane: racecheck does not follow the barriers that many lanes ready at once.
+    if (lane() == 0) {
+      for (int slot = 0; slot < ring_.slots; ++slot) { copy_barrier{barriers_ + slot}.init(); }
+      fence_bulk_copies();
+    }
+    __syncwarp();
   }
   //! Asks for as many rows as there are slots: the first turns of every warp are fixed.
   __device__ __forceinline__ void fill()
