@@ -127,8 +127,6 @@ public:
     unsigned receivers = Sums::receivers(p_.tree, chunk_of(unit), chunks_);
     const int sharers = block_type::threads_per_chunk(chunks_);
     int mixing_warps = units * Depth * sharers;
-    T* const y = static_cast<T*>(p_.y.data) + position_ * p_.y.position_stride +
-                 first_chunk_ * chunk_width + thread_ * (chunk_width / sharers);
     // That of the columns that the lane mixes.
     const int head = Sums::head_of(p_.tree, first_chunk_ + thread_ / sharers);
     const bool begins = (first_chunk_ - head * p_.tree.chunks_per_head) * sharers + thread_ == 0;
@@ -199,6 +197,8 @@ public:
     __syncwarp();
     thread::softmax_state<accumulate> state;
     state.maximum = __shfl_sync(full_warp, found.maximum, p_.num_rows - 1, lanes);
+    T* const y = static_cast<T*>(p_.y.data) + position_ * p_.y.position_stride +
+                 first_chunk_ * chunk_width + thread_ * (chunk_width / sharers);
     if (sharers == 1) { mix<chunk_width>(y, steps, state); }
     else {
       mix<chunk_width / 2>(y, steps, state);
