@@ -262,13 +262,15 @@ struct group
     return result;
   }
 
-  //! Kept gradients and head sums of all rows, `together` of them in a pass.
+  //! Kept gradients and head sums of all rows, `together` of them in a pass; and gradients of the
+  //! rows that passes over the same calls, which find D of the first, end after that.
   template <class State>
-  std::vector<float> backward(int together)
+  std::vector<float> backward(int together, bool ends = false)
   {
     const std::int64_t elements = extent.num_positions * extent.width;
     array<State> kept{num_rows * elements};
     array<float> head_sums{num_rows * extent.num_positions};
+    array<T> ended{num_rows * elements};
     for (int first = 0; first < num_rows; first += together) {
       mhar::gather_problem<T> problem;
       problem.extent = extent;
@@ -286,8 +288,18 @@ struct group
       problem.states = {kept.data(), mhar::element_of<State>::value, elements, head_sums.data(),
                         first};
       mhar::check(device::gather(problem, context()));
+      if (!ends) { continue; }
+      problem.start = mhar::pass_start::kept;
+      problem.end = mhar::pass_end::finish_first;
+      problem.num_new_calls = 1;
+      problem.mixes = problem.rows;
+      problem.row_gradient = {ended.data() + problem.top_row * elements, extent.width};
+      mhar::check(device::gather(problem, context()));
     }
     std::vector<float> result;
+    for (const T value : ends ? ended.host() : std::vector<T>{}) {
+      result.push_back(mhar::widen<float>(value));
+    }
     for (const State value : kept.host()) { result.push_back(mhar::widen<float>(value)); }
     const std::vector<float> sums = head_sums.host();
     result.insert(result.end(), sums.begin(), sums.end());
@@ -394,6 +406,48 @@ TEST_CASE_TEMPLATE("device tensor sweeps: the bits of a position do not depend o
                           &of_many[static_cast<std::size_t>(c * positions * width)],
                           static_cast<std::size_t>(5 * width) * sizeof(float)) == 0);
       }
+    }
+  }
+}
+
+//! The first positions of `many` become those of `few`.
+template <class T>
+void copy_first(array<T>& few, const array<T>& many, std::int64_t count, std::int64_t stride, int n)
+{
+  const std::vector<T> source = many.host();
+  std::vector<T> copied;
+  for (int x = 0; x < n; ++x) {
+    const auto start = source.begin() + x * stride;
+    copied.insert(copied.end(), start, start + count);
+  }
+  access::upload(few.data(), copied.data(), copied.size() * sizeof(T));
+}
+
+TEST_CASE_TEMPLATE("device tensor sweeps: a position's gradient does not depend on the others", T,
+                   bfloat16, float16)
+{
+  if (mhar_test::skip_without_gpu()) { return; }
+  // Blocks that walk over several tiles of positions, the last of them ragged, and one with one.
+  constexpr std::int64_t few_positions = 5;
+  constexpr std::int64_t many_positions = 1301;
+  constexpr int num_rows = 5;
+  for (const int range : {1, 2, 3, 4, 5, 6}) {
+    CAPTURE(range);
+    const std::int64_t width = 8 * 160;
+    group<T> few{{few_positions, width, 8}, range, num_rows};
+    group<T> many{{many_positions, width, 8}, range, num_rows};
+    copy_first(few.rows, many.rows, few_positions * width, many_positions * width, num_rows);
+    copy_first(few.gradients, many.gradients, few_positions * width, many_positions * width, range);
+    copy_first(few.dot, many.dot, few_positions * 8, many_positions * 8, range);
+    static_cast<void>(few.forward(range));
+    static_cast<void>(many.forward(range));
+    const std::vector<float> of_few = few.template backward<T>(2, true);
+    const std::vector<float> of_many = many.template backward<T>(2, true);
+    for (int n = 0; n < 2 * num_rows; ++n) {
+      CAPTURE(n);
+      CHECK(std::memcmp(&of_few[static_cast<std::size_t>(n * few_positions * width)],
+                        &of_many[static_cast<std::size_t>(n * many_positions * width)],
+                        static_cast<std::size_t>(few_positions * width) * sizeof(float)) == 0);
     }
   }
 }

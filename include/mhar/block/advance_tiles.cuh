@@ -153,8 +153,14 @@ private:
 
     __device__ __forceinline__ void start(int index, int num_heads)
     {
-      position = head = 0;
-      step(index, num_heads);
+      if constexpr (Ends) {
+        position = index / num_heads;
+        head = index % num_heads;
+      }
+      else {  // faster, but with endings more is spilled
+        position = head = 0;
+        step(index, num_heads);
+      }
     }
     __device__ __forceinline__ void step(int count, int num_heads)
     {

@@ -24,11 +24,15 @@ namespace block {
 //! ended: the top row, the gradients of all calls but the first, and kept gradients of rows that the
 //! last pass did not take part in.
 //!
+//! `Ahead` where a block has several tiles: what comes next, a row of the tile or all of the next
+//! tile, is copied to shared memory meanwhile. Every lane copies its own pieces and reads them back,
+//! so nobody waits for another.
+//!
 //! Threads      32 per head
 //! Barriers     two per tile, one where its only row is finished
 //! Shared       shared_bytes
 //! Numerics     calls in order; a position's bits do not depend on the number of rows
-template <class T, int HeadWidth, int Calls, class State>
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
 class gather_calls
 {
 public:
@@ -38,7 +42,7 @@ public:
   //! gradients. Then two tiles' head sums.
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(int num_heads, int num_rows)
   {
-    return num_heads * head_bytes + 2 * num_rows * 8 * max_heads * 4;
+    return num_heads * (head_bytes + (Ahead ? ahead_bytes : 0)) + 2 * num_rows * 8 * max_heads * 4;
   }
 
   __device__ __forceinline__ gather_calls(const gather_tensor_params<T>& pass, float* shared)
@@ -53,6 +57,10 @@ public:
     query_sums_ = query_ + query_bytes / 4 + Calls * HeadWidth;
     head_sums_ = shared + pass.num_heads * (head_bytes / 4);
     other_sums_ = pass.num_rows * 8 * max_heads;
+    if (Ahead) {
+      ahead_ = detail::shared_address(head_sums_ + 2 * other_sums_) +
+               static_cast<std::uint32_t>(head_ * ahead_bytes + lane_ * 16);
+    }
     column_ = head_ * HeadWidth + quad_ * 8;
   }
 
@@ -84,22 +92,34 @@ public:
     const std::int64_t tiles = (pass_.num_positions + 7) / 8;
     std::int64_t tile = blockIdx.x;
     while (true) {
-      if (loads_state) { state_.load(state_of(0)); }
-      load<false>(gradients_[0], gradient_of(0));
-      load_numbers();
       detail::state_vectors<T, vectors> mix{};
-      load_mix(mix);
-      if (!shares && tile == blockIdx.x) { copy_query_sums(); }
+      if constexpr (Ahead) {
+        if (tile != blockIdx.x) { take_tile(mix); }
+      }
+      if (!Ahead || tile == blockIdx.x) {
+        if (loads_state) { state_.load(state_of(0)); }
+        load<false>(gradients_[0], gradient_of(0));
+        load_numbers();
+        load_mix(mix);
+        if (!shares && tile == blockIdx.x) { copy_query_sums(); }
+      }
       detail::wait_for_copy_groups<shares ? 0 : 1>();  // all but the sums
       __syncwarp();
       float logits[2];
       multiply(logits);
       find_dot(mix);
+      if constexpr (Ahead) { copy_ahead(1, tiles); }
       int m = 0;
       while (true) {
         gather_row(m, logits);
         if (++m == pass_.num_rows) { break; }
-        load_row(m);
+        if constexpr (Ahead) {
+          take_row();
+          copy_ahead(m + 1, tiles);
+        }
+        else {
+          load_row(m);
+        }
         multiply(logits);
       }
       store_head_sums();
@@ -108,7 +128,7 @@ public:
       tile += gridDim.x;
       if (tile >= tiles) { break; }
       move_to(tile);
-      load_old<false>();
+      if (!Ahead) { load_old<false>(); }
       loads_state = pass_.kept;
     }
     store_query_sums();
@@ -132,13 +152,26 @@ private:
   static_assert(!shares || gradient_bytes >= Calls * HeadWidth * 4,
                 "dw leaves through the gradients' place");
 
+  static_assert(!Ahead || (!shares && sizeof(State) == 2), "there is no room for more");
+  //! A vector of every lane, and where they lie in what is copied ahead: a row, its kept gradient,
+  //! the mix, the calls' gradients, and numbers, of which four are a vector.
+  static constexpr int piece = 32 * 16;
+  static constexpr int mix_ahead = 2 * vectors;
+  static constexpr int gradients_ahead = 3 * vectors;
+  static constexpr int numbers_ahead = (3 + Calls) * vectors;
+  static constexpr int ahead_bytes = (numbers_ahead + (2 * Calls + 3 + 3) / 4) * piece;
+
   [[nodiscard]] __device__ __forceinline__ std::int64_t head_index(int call) const
   {
     return (call * pass_.num_positions + position_) * pass_.num_heads + head_;
   }
   [[nodiscard]] __device__ __forceinline__ State* state_of(int m) const
   {
-    return static_cast<State*>(pass_.states) + m * pass_.slot_stride + position_ * pass_.width +
+    return state_of(m, position_);
+  }
+  [[nodiscard]] __device__ __forceinline__ State* state_of(int m, std::int64_t position) const
+  {
+    return static_cast<State*>(pass_.states) + m * pass_.slot_stride + position * pass_.width +
            column_;
   }
   [[nodiscard]] __device__ __forceinline__ float4* query_sums_of(int call) const
@@ -156,7 +189,11 @@ private:
 
   [[nodiscard]] __device__ __forceinline__ const T* row_of(int m) const
   {
-    return pass_.rows + m * pass_.row_stride + position_ * pass_.position_stride + column_;
+    return row_of(m, position_);
+  }
+  [[nodiscard]] __device__ __forceinline__ const T* row_of(int m, std::int64_t position) const
+  {
+    return pass_.rows + m * pass_.row_stride + position * pass_.position_stride + column_;
   }
   [[nodiscard]] __device__ __forceinline__ const T* gradient_of(int call) const
   {
@@ -240,6 +277,17 @@ private:
   __device__ __forceinline__ void ask_for(const void* from, int bytes) const;
   __device__ __forceinline__ void ask_for_tile() const;
 
+  __device__ __forceinline__ void copy_vectors(int place, const void* from) const;
+  __device__ __forceinline__ void copy_number(int index, const float* from) const;
+  __device__ __forceinline__ void take(uint4 (&to)[static_cast<std::size_t>(vectors)],
+                                       int place) const;
+  [[nodiscard]] __device__ __forceinline__ float number(int index) const;
+  __device__ __forceinline__ void copy_ahead(int m, std::int64_t tiles) const;
+  __device__ __forceinline__ void copy_row(int m, std::int64_t position) const;
+  __device__ __forceinline__ void copy_tile(std::int64_t position) const;
+  __device__ __forceinline__ void take_row();
+  __device__ __forceinline__ void take_tile(detail::state_vectors<T, vectors>& mix);
+
   __device__ __forceinline__ void multiply(float (&logits)[2]) const;
   __device__ __forceinline__ void find_products(
       int c, const uint4 (&of)[static_cast<std::size_t>(vectors)], float (&products)[2]) const;
@@ -271,6 +319,7 @@ private:
   float* query_sums_;  // [Calls][HeadWidth] of dw, in the end where gradients were
   float* head_sums_;   // [rows][8][max_heads] of this tile
   int other_sums_;     // how far those of the next tile are, which may be made before all are read
+  std::uint32_t ahead_ = 0;  // this lane's place
   std::int64_t column_;
   bool inside_ = false;
   std::int64_t position_ = 0;
@@ -291,6 +340,7 @@ private:
 }  // namespace block
 MHAR_NAMESPACE_END
 
+#include <mhar/block/detail/gather_calls_ahead.cuh>
 #include <mhar/block/detail/gather_calls_loads.cuh>
 #include <mhar/block/detail/gather_calls_queries.cuh>
 #include <mhar/block/detail/gather_calls_rows.cuh>

@@ -46,12 +46,12 @@ __global__ void __launch_bounds__(32 * tuning::sweep_policy::advance_warps(Halve
 }
 
 //! Blocks walk over tiles of eight positions.
-template <class T, int HeadWidth, int Calls, class State, int MinBlocks>
+template <class T, int HeadWidth, int Calls, class State, int MinBlocks, bool Ahead>
 __global__ void __launch_bounds__(256, MinBlocks)
     gather_calls_kernel(const __grid_constant__ block::gather_tensor_params<T> pass)
 {
   extern __shared__ __align__(16) float shared_floats[];
-  block::gather_calls<T, HeadWidth, Calls, State> work{pass, shared_floats};
+  block::gather_calls<T, HeadWidth, Calls, State, Ahead> work{pass, shared_floats};
   work.prepare();
   block::detail::wait_for_dependencies();
   block::detail::release_dependents();

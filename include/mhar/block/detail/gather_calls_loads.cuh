@@ -7,8 +7,8 @@
 MHAR_NAMESPACE_BEGIN
 namespace block {
 
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::copy_queries()
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::copy_queries()
 {
 #pragma unroll
   for (int c = 0; c < Calls; ++c) {
@@ -29,8 +29,8 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::copy_q
 
 //! Pairs of calls, high and low parts, as the second operand of two products that a lane reads at
 //! once: column 8*(i/2) + 2j + i%2 of 32 is column i of product j, so that sums lie as rows do.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::pack_queries()
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::pack_queries()
 {
   const float* const query = pass_.query + head_ * HeadWidth + row_ / 2 * 8 + row_ % 2;
 #pragma unroll
@@ -51,8 +51,8 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::pack_q
 }
 
 //! A warp copies its head's part of all calls but the first, whole lines of a position.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::copy_gradients()
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::copy_gradients()
 {
   constexpr int pieces = HeadWidth / 8;
   __syncwarp();
@@ -73,9 +73,9 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::copy_g
 }
 
 //! What was there before the last pass: the top row, and all calls but the first.
-template <class T, int HeadWidth, int Calls, class State>
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
 template <bool Early>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::load_old()
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::load_old()
 {
   load<Early>(row_values_, row_of(0));
   inverse_ = load_float<Early>(pass_.inverse_rms + position_);
@@ -88,8 +88,8 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::load_o
 }
 
 //! What may be new beside vectors: lse of the first call, D but for the newest's, kept head sums.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::load_numbers()
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::load_numbers()
 {
   lse_[0] = pass_.lse[head_index(0)];
 #pragma unroll
@@ -100,16 +100,16 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::load_n
   own_sum_ = kept_sum((min)(first_kept() + head_, pass_.num_rows - 1));
 }
 
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::load_row(int m)
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::load_row(int m)
 {
   load<false>(row_values_, row_of(m));
   if (pass_.kept) { state_.load(state_of(m)); }
   inverse_ = pass_.inverse_rms[position_ - m * pass_.num_positions];
 }
 
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::load_mix(
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::load_mix(
     detail::state_vectors<T, vectors>& mix) const
 {
   if (pass_.mix == nullptr) { return; }
@@ -117,9 +117,9 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::load_m
 }
 
 //! A position's lanes ask for lines of what this head has of it.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::ask_for(const void* from,
-                                                                                  int bytes) const
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::ask_for(
+    const void* from, int bytes) const
 {
   for (int at = quad_ * 128; at < bytes + 112; at += 512) {
     detail::prefetch_to_l2(static_cast<const char*>(from) + (min)(at, bytes - 16));
@@ -127,8 +127,9 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::ask_fo
 }
 
 //! What is not read early of the first call and the first rows.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::ask_for_tile() const
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::ask_for_tile()
+    const
 {
   constexpr int row_bytes = HeadWidth * 2;
   constexpr int state_bytes = HeadWidth * static_cast<int>(sizeof(State));

@@ -9,8 +9,8 @@ namespace block {
 
 //! What other passes have left in this block's chunk, nothing of a call that none has read: this
 //! one adds to it on chip.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::copy_query_sums()
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::copy_query_sums()
 {
   if (pass_.query_sums != nullptr) {
 #pragma unroll
@@ -32,11 +32,11 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::copy_q
 }
 
 //! dw: positions are what is summed over, so the row is transposed, eight columns at a time.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::add_to_queries(
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::add_to_queries(
     std::uint32_t high, std::uint32_t low)
 {
-  detail::wait_for_copy_groups<0>();
+  detail::wait_for_copy_groups<Ahead ? 1 : 0>();  // all but what is copied ahead
   __syncwarp();
   if constexpr (shares) {
 #pragma unroll
@@ -51,8 +51,8 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::add_to
   }
 }
 
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::multiply_row(
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::multiply_row(
     int u, std::uint32_t high, std::uint32_t low, float (&sums)[2][4]) const
 {
 #pragma unroll
@@ -71,9 +71,9 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::multip
 }
 
 //! Puts, or adds, what products have summed to its place in shared memory.
-template <class T, int HeadWidth, int Calls, class State>
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
 template <bool Adds>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::leave_sums(
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::leave_sums(
     const float (&sums)[static_cast<std::size_t>(vectors)][2][4])
 {
   if (2 * quad_ >= Calls) { return; }
@@ -91,8 +91,8 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::leave_
 }
 
 //! With gradients in shared memory sums come from registers, and meet what the chunk holds only here.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::store_query_sums()
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::store_query_sums()
 {
   if (pass_.query_sums == nullptr) { return; }
   __syncwarp();

@@ -8,8 +8,8 @@ MHAR_NAMESPACE_BEGIN
 namespace block {
 
 //! <w, s> of the row: lane 4*i + q holds call i, positions 2q and 2q + 1.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::multiply(
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::multiply(
     float (&logits)[2]) const
 {
   float chains[2][4] = {};
@@ -29,8 +29,8 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::multip
 
 //! <do, s> of calls c and c + 1, of this lane's position: of the products of all positions with all,
 //! those with themselves.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::find_products(
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::find_products(
     int c, const uint4 (&of)[static_cast<std::size_t>(vectors)], float (&products)[2]) const
 {
   float chains[2][4] = {};
@@ -52,8 +52,8 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::find_p
 }
 
 //! D of the newest call.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::find_dot(
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::find_dot(
     const detail::state_vectors<T, vectors>& mix)
 {
   if (pass_.mix == nullptr) { return; }
@@ -64,8 +64,8 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::find_d
 }
 
 //! One row of the tile: factors of every call, dw, and the row's gradient.
-template <class T, int HeadWidth, int Calls, class State>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::gather_row(
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::gather_row(
     int m, const float (&logits)[2])
 {
   float weights[Calls];  // alpha * a
@@ -110,9 +110,9 @@ __device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::gather
 }
 
 //! A + r B, and for a finished row the norm's part.
-template <class T, int HeadWidth, int Calls, class State>
+template <class T, int HeadWidth, int Calls, class State, bool Ahead>
 template <bool Finishes>
-__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State>::store_row(
+__device__ __forceinline__ void gather_calls<T, HeadWidth, Calls, State, Ahead>::store_row(
     int m, const float (&weights)[static_cast<std::size_t>(Calls)],
     const float (&factors)[static_cast<std::size_t>(Calls)], std::uint32_t high, std::uint32_t low,
     float correction)

@@ -15,6 +15,19 @@ __device__ __forceinline__ void copy_async_4(void* to, const void* from)
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(from) : "memory");
 }
 
+//! The same to an address of shared memory as instructions take it.
+__device__ __forceinline__ void copy_async_4(std::uint32_t to, const void* from)
+{
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+[[nodiscard]] __device__ __forceinline__ float load_shared_float(std::uint32_t from)
+{
+  float result;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(result) : "r"(from) : "memory");
+  return result;
+}
+
 //! Rows in shared memory are 16 bytes longer than they must be, so that eight of them start in
 //! different banks.
 template <class Element, int HeadWidth>

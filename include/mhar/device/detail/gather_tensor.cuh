@@ -49,26 +49,53 @@ template <class T>
   return pass;
 }
 
+//! As few blocks as walk over `tiles` in as many turns as `most` would: each reads and writes its
+//! chunk of the partial sums once.
+[[nodiscard]] inline int even_blocks(std::int64_t tiles, int most) noexcept
+{
+  const std::int64_t turns = (tiles + most - 1) / most;
+  return static_cast<int>((tiles + turns - 1) / turns);
+}
+
 //! Few calls: blocks walk over tiles of eight positions, and each has a chunk of the partial sums.
 template <class T, int HeadWidth, int Calls, class State>
 [[nodiscard]] status launch_gather_calls(const block::gather_tensor_params<T>& pass, int chunks,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  launch_shape shape;
-  shape.grid = static_cast<unsigned>(chunks);
-  shape.block = static_cast<unsigned>(32 * pass.num_heads);
-  shape.shared_memory = static_cast<std::size_t>(
-      block::gather_calls<T, HeadWidth, Calls, State>::shared_bytes(pass.num_heads, pass.num_rows));
-  // Two blocks on a multiprocessor have 128 registers per thread. Where all blocks fit side by side,
-  // that lets the next pass's begin: worth it if nothing spills.
+  // Two blocks of one call share a multiprocessor with 128 registers per thread; where all blocks fit
+  // side by side, that lets the next pass's begin. Up to four heads fit twice with all registers.
   constexpr bool fits_twice = Calls == 1 && (HeadWidth <= 128 || sizeof(State) == 2);
-  if (fits_twice || (Calls == 2 && chunks > properties.multiprocessors)) {
-    return launch(where, properties, shape, &kernel::gather_calls_kernel < T, HeadWidth, Calls,
-                  State, Calls <= 2 ? 2 : 1 >, pass);
+  const bool fits_anyway = pass.num_heads <= 4;
+  const std::int64_t tiles = (pass.num_positions + 7) / 8;
+  int blocks = chunks;
+  if (!fits_twice && !fits_anyway) {
+    blocks = (std::min)(blocks, even_blocks(tiles, properties.multiprocessors));
   }
-  return launch(where, properties, shape,
-                &kernel::gather_calls_kernel<T, HeadWidth, Calls, State, 1>, pass);
+  launch_shape shape;
+  shape.grid = static_cast<unsigned>(blocks);
+  shape.block = static_cast<unsigned>(32 * pass.num_heads);
+  const auto go = [&](auto at_once, auto ahead) {
+    constexpr bool runs_ahead = decltype(ahead)::value;
+    using gather = block::gather_calls<T, HeadWidth, Calls, State, runs_ahead>;
+    shape.shared_memory =
+        static_cast<std::size_t>(gather::shared_bytes(pass.num_heads, pass.num_rows));
+    constexpr int most = decltype(at_once)::value;
+    return launch(where, properties, shape,
+                  &kernel::gather_calls_kernel<T, HeadWidth, Calls, State, most, runs_ahead>, pass);
+  };
+  using one = std::integral_constant<int, 1>;
+  if constexpr (fits_twice) {
+    if (!fits_anyway) { return go(std::integral_constant<int, 2>{}, std::false_type{}); }
+  }
+  if constexpr (Calls >= 2 && Calls <= 4 && sizeof(State) == 2) {
+    using ahead = block::gather_calls<T, HeadWidth, Calls, State, true>;
+    if (tiles > blocks &&
+        ahead::shared_bytes(pass.num_heads, pass.num_rows) <= properties.shared_memory_per_block) {
+      return go(one{}, std::true_type{});
+    }
+  }
+  return go(one{}, std::false_type{});
 }
 
 //! As many positions under way as shared memory has room for.
@@ -153,7 +180,7 @@ template <class T, int HeadWidth, class State>
 {
   constexpr int range = tuning::sweep_policy::short_range;
   constexpr int most = tuning::sweep_policy::max_gather_rows;
-  using longest = block::gather_calls<T, HeadWidth, range, State>;
+  using longest = block::gather_calls<T, HeadWidth, range, State, false>;
   return num_calls <= 4 || (num_calls <= range && longest::shared_bytes(num_heads, most) <=
                                                       properties.shared_memory_per_block);
 }
