@@ -9,18 +9,18 @@ MHAR_NAMESPACE_BEGIN
 namespace block {
 
 //! Byte offsets. The block's: queries (all parts), barriers, the head sums that the cluster sends
-//! [4][H][batch][members], the ring of factors, and the head sum of every position's finished row
-//! so far (when calls come in segments). Then slots, each all that belongs to one position: gradients
-//! of the calls, rows, kept gradients (where results are put, too), the finished row in float, the
-//! newest call's mix, lse and D of the calls, inverse rms and kept head sums of the rows, and head
-//! sums of every chunk of calls.
+//! [4][H][batch][members], the ring of factors, all chunks of a position together, and the head sum
+//! of every position's finished row so far (when calls come in segments). Then slots, each all that
+//! belongs to one position: gradients of the calls, rows, kept gradients (where results are put, too),
+//! the finished row in float, the newest call's mix, lse and D of the calls, inverse rms and kept
+//! head sums of the rows, and head sums of every chunk of calls.
 template <class T, int HeadWidth, int MemberTiles, class State>
 struct gather_tiles_layout
 {
   static constexpr int max_slots = 12;
   static constexpr int num_exchanges = 4;  //!< batches of positions whose head sums are under way
   static constexpr int max_batch = 4;      //!< positions
-  static constexpr int num_factors = 8;    //!< chunks in the ring
+  static constexpr int max_groups = 8;     //!< positions whose factors are under way
   static constexpr int part_bytes = 512;   //!< of one part of a chunk's factors
   static constexpr int factor_bytes = 4 * part_bytes;
   static constexpr int members = 8 * MemberTiles;
@@ -30,7 +30,8 @@ struct gather_tiles_layout
 
   static constexpr int query_parts = detail::packed_queries<T>::num_parts;
 
-  int chunks;  //!< of 16 calls
+  int chunks;      //!< of 16 calls
+  int num_groups;  //!< in the ring of factors
   int num_slots;
   int low_queries;
   int barriers;
@@ -54,13 +55,15 @@ struct gather_tiles_layout
   //! `num_positions` is that of the block when calls come in segments, and 0 otherwise.
   MHAR_HOST_DEVICE gather_tiles_layout(int num_calls, int num_rows, int num_heads, int slot_count,
                                        int num_positions)
-      : chunks{(num_calls + 15) / 16}, num_slots{slot_count}
+      : chunks{(num_calls + 15) / 16},
+        num_groups{chunks < max_groups ? max_groups / chunks : 1},
+        num_slots{slot_count}
   {
     low_queries = chunks * 16 * row_bytes;
     barriers = query_parts * low_queries;
-    sent_sums = barriers + (3 * max_slots + 2 * num_factors + num_exchanges) * 8;
+    sent_sums = barriers + (3 * max_slots + 2 * max_groups + num_exchanges) * 8;
     factors = (sent_sums + num_exchanges * num_heads * sent_bytes + 15) / 16 * 16;
-    top_sums = factors + num_factors * factor_bytes;
+    top_sums = factors + num_groups * chunks * factor_bytes;
     slots = top_sums + (num_positions * 4 + 15) / 16 * 16;
 
     rows = num_calls * row_bytes;

@@ -10,8 +10,9 @@ namespace block::detail {
 //! `Tiles` tiles of 16 columns, for all calls and rows. With 16-bit states the rows' gradients are
 //! rounded anyway: their factors and queries need no second part then, but for rows of float16, which
 //! are rounded less than bfloat16 parts; dw always has it. Queries of one part stay in registers where
-//! dw leaves any (`Resident`), and of few calls what the next position starts with is loaded before
-//! this one ends (`Ahead`).
+//! dw leaves any (`Resident`).
+//!
+//! A lane's places in shared memory are found once (`kept_value`): every instruction is waited for.
 template <class T, int HeadWidth, int Chunks, int Tiles, int MemberTiles, class State,
           bool Segmented>
 class gather_tiles_columns
@@ -22,12 +23,16 @@ public:
 
   __device__ __forceinline__ gather_tiles_columns(const view& block, int warp)
       : block_{block},
-        column_{warp * 16 * Tiles},
+        column_{kept_value(warp * 16 * Tiles)},
         of_sixteen_{block.lane / 16 * 8 + block.lane % 8},
-        offset_{warp * 32 * Tiles + block.lane / 8 % 2 * 16},
-        of_rows_{block.at.rows + (min)(of_sixteen_, block.pass.num_rows - 1) * view::row_bytes +
-                 offset_},
-        of_states_{block.at.states + of_sixteen_ % layout::members * view::state_bytes + offset_},
+        offset_{kept_value(warp * 32 * Tiles + block.lane / 8 % 2 * 16)},
+        of_rows_{kept_value(block.at.rows +
+                            (min)(of_sixteen_, block.pass.num_rows - 1) * view::row_bytes +
+                            offset_)},
+        of_states_{kept_value(block.at.states + of_sixteen_ % layout::members * view::state_bytes +
+                              offset_)},
+        of_operands_{kept_value(block.lane % (16 * MemberTiles) * 16)},
+        of_pairs_{kept_value(pairs_matrix(block.lane) * 128 + block.lane % 8 * 16)},
         query_sums_{}
   {
     const gather_tensor_params<T>& pass = block.pass;
@@ -38,13 +43,31 @@ public:
       next_top_ = pass.row_gradient + block.first * pass.gradient_stride + block.head * HeadWidth +
                   column_ + block.lane % vectors * 8;
     }
+    const int first = block.finishes() ? 1 : 0;
+    has_top_ = kept_value(block.finishes() && block.quad == 0 ? 1 : 0) != 0;
+    top_ = kept_value(block.at.top + (column_ + block.row) * 4);
+    const int m = block.lane / vectors;
+    staged_ = kept_value(block.at.states + m * view::state_bytes + column_ * 2 +
+                         block.lane % vectors * 16);
+    int kept = 0;
+#pragma unroll
+    for (int x = 0; x * rows_at_once < layout::members; ++x) {
+      const int row = m + x * rows_at_once;
+      kept |= row >= first && row < pass.num_rows ? 1 << x : 0;
+    }
+    kept_rows_ = kept_value(kept);
+#pragma unroll
+    for (int chunk = 0; chunk < (Chunks <= 4 ? Chunks : 1); ++chunk) {
+      const int call = (min)(chunk * 16 + of_sixteen_, block.num_calls() - 1);
+      of_gradients_[chunk] = kept_value(call * view::row_bytes + offset_);
+    }
   }
 
   __device__ __forceinline__ void run()
   {
     const int chunks = block_.chunks();
     ring_place slot;
-    ring_place factors;
+    ring_place group;
     fragments now;
     if constexpr (Resident) {
 #pragma unroll
@@ -52,24 +75,36 @@ public:
         if (chunk < chunks) { load_queries(queries_[chunk], chunk); }
       }
     }
-    if constexpr (Ahead) { load(slot, now); }
 #pragma unroll 1
     for (int p = 0; p < block_.count; ++p) {
-      if constexpr (!Ahead) { load(slot, now); }
+      load(slot, now);
       const std::uint32_t place = block_.slot(slot.index);
       const int index = slot.index;
       float sums[tiles][member_tiles][4];
       take_states(place, now, sums);
       split_rows(now);
+      block_.factors_full(group.index).wait(group.phase);
+      const places at{place, block_.factors(group.index)};
+      operands next;
+      if constexpr (Pipelined) { load_operands(at, 0, next); }
 #pragma unroll
       for (int chunk = 0; chunk < Chunks; ++chunk) {
         if (Chunks == 1 || chunk < chunks) {
-          add_chunk(chunk, place, factors, now, sums);
-          factors.advance(layout::num_factors);
+          const bool more = chunk + 1 < Chunks && chunk + 1 < chunks;
+          if constexpr (ExactFactors) { add_exact_chunk(chunk, at, now, sums); }
+          else {
+            if constexpr (!Pipelined) {
+              if (chunk > 0) { load_gradients(now.gradients, place, chunk); }
+              load_operands(at, chunk, next);
+            }
+            if (!more) { block_.factors_empty(group.index).arrive(); }
+            add_chunk(chunk, more && Pipelined, at, now, next, sums);
+          }
         }
       }
+      if constexpr (ExactFactors) { block_.factors_empty(group.index).arrive(); }
+      group.advance(block_.at.num_groups);
       slot.advance(block_.at.num_slots);
-      if (Ahead && p + 1 < block_.count) { load(slot, now); }
       finish(place, sums);
       block_.done(index).arrive();
     }
@@ -82,9 +117,13 @@ private:
   static constexpr float scale = operand_scales<T>::weight;  // of all sums
   static constexpr bool Exact = sizeof(State) == 4;
   static constexpr bool ExactFactors = Exact || has_wide_rest<T>;
-  static constexpr bool Resident = Chunks <= 4 && !ExactFactors && !Segmented;
-  static constexpr bool Ahead = Chunks == 1;
+  //! Queries of up to 128 columns come from shared memory in time, those of wider heads do not.
+  static constexpr bool Resident =
+      !ExactFactors && !Segmented && (Chunks == 1 || (Chunks <= 4 && HeadWidth > 128));
+  //! What the next chunk needs takes the registers of this one's as soon as a product has used them.
+  static constexpr bool Pipelined = !ExactFactors && !Resident;
   static constexpr int vectors = 2 * Tiles;  // of a row's columns, 16 bits each
+  static constexpr int rows_at_once = 32 / vectors;
 
   //! What a position starts with: rows, transposed; kept gradients; gradients of a chunk of calls.
   struct fragments
@@ -94,6 +133,30 @@ private:
     std::uint32_t states[tiles][2 * member_tiles];
     std::uint32_t gradients[tiles][4];
   };
+
+  //! Of a chunk of calls, beside their gradients.
+  struct operands
+  {
+    std::uint32_t queries[Resident ? 1 : tiles][4];
+    std::uint32_t weights[2 * member_tiles];
+    std::uint32_t factors[2 * member_tiles];
+    std::uint32_t pairs[2 * member_tiles];
+    std::uint32_t pairs_low[2 * member_tiles];
+  };
+
+  //! Of a position: its slot and its group of factors.
+  struct places
+  {
+    std::uint32_t slot;
+    std::uint32_t factors;
+  };
+
+  //! This lane's matrix: calls come before rows, so that the parts of an operand are neighbours.
+  [[nodiscard]] __device__ __forceinline__ static int pairs_matrix(int lane)
+  {
+    const int matrix = lane / 8 % (2 * MemberTiles);
+    return MemberTiles == 2 ? matrix % 2 * 2 + matrix / 2 : matrix;
+  }
 
   __device__ __forceinline__ void load_queries(std::uint32_t (&to)[tiles][4], int chunk,
                                                int part = 0) const
@@ -109,12 +172,14 @@ private:
   __device__ __forceinline__ void load_gradients(std::uint32_t (&to)[tiles][4], std::uint32_t slot,
                                                  int chunk) const
   {
-    const int call = (min)(chunk * 16 + of_sixteen_, block_.num_calls() - 1);
-#pragma unroll
-    for (int t = 0; t < Tiles; ++t) {
-      load_transposed(to[t],
-                      slot + static_cast<std::uint32_t>(call * view::row_bytes + offset_ + t * 32));
+    std::uint32_t from = slot;
+    if constexpr (Chunks <= 4) { from += static_cast<std::uint32_t>(of_gradients_[chunk]); }
+    else {
+      const int call = (min)(chunk * 16 + of_sixteen_, block_.num_calls() - 1);
+      from += static_cast<std::uint32_t>(call * view::row_bytes + offset_);
     }
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t) { load_transposed(to[t], from + t * 32); }
   }
 
   __device__ __forceinline__ void load(const ring_place& slot, fragments& to) const
@@ -130,7 +195,7 @@ private:
         }
       }
     }
-    if constexpr (Ahead) { load_gradients(to.gradients, place, 0); }
+    if constexpr (!ExactFactors) { load_gradients(to.gradients, place, 0); }
   }
 
   __device__ __forceinline__ static void split_rows(fragments& now)
@@ -182,43 +247,82 @@ private:
     }
   }
 
-  __device__ __forceinline__ void add_chunk(int chunk, std::uint32_t slot, const ring_place& place,
-                                            fragments& now, float (&sums)[tiles][member_tiles][4])
+  __device__ __forceinline__ void load_operands(const places& at, int chunk, operands& to) const
   {
-    if constexpr (!Ahead) { load_gradients(now.gradients, slot, chunk); }
-    const auto& a = now.gradients;
-    std::uint32_t loaded[tiles][4];
-    if constexpr (!Resident) { load_queries(loaded, chunk); }
-    const auto& queries = Resident ? queries_[Resident ? chunk : 0] : loaded;
-    block_.factors_full(place.index).wait(place.phase);
-    const std::uint32_t from = block_.factors(place.index) +
-                               static_cast<std::uint32_t>(block_.lane % (16 * MemberTiles) * 16);
-    // Calls come before rows here, so that the parts of an operand are neighbours.
-    const int matrix = block_.lane / 8 % (2 * MemberTiles);
-    const std::uint32_t of_pairs =
-        block_.factors(place.index) +
-        static_cast<std::uint32_t>((MemberTiles == 2 ? matrix % 2 * 2 + matrix / 2 : matrix) * 128 +
-                                   block_.lane % 8 * 16);
+    load_transposed(to.weights, operand_at(at, chunk, 0));
+    load_matrices(to.pairs, pairs_at(at, chunk, 1));
+    if constexpr (!Resident) { load_queries(to.queries, chunk); }
+    load_transposed(to.factors, operand_at(at, chunk, 1));
+    load_matrices(to.pairs_low, pairs_at(at, chunk, 2));
+  }
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t operand_at(const places& at, int chunk,
+                                                                    int part) const
+  {
+    return at.factors + static_cast<std::uint32_t>(of_operands_) + chunk * layout::factor_bytes +
+           part * layout::part_bytes;
+  }
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t pairs_at(const places& at, int chunk,
+                                                                  int part) const
+  {
+    return at.factors + static_cast<std::uint32_t>(of_pairs_) + chunk * layout::factor_bytes +
+           part * layout::part_bytes;
+  }
+
+  //! `more`: what chunk + 1 needs is loaded meanwhile.
+  __device__ __forceinline__ void add_chunk(int chunk, bool more, const places& at, fragments& now,
+                                            operands& next, float (&sums)[tiles][member_tiles][4])
+  {
+    add_product<T>(now.gradients, next.weights, sums);
+    if (more) {
+      load_gradients(now.gradients, at.slot, chunk + 1);
+      load_transposed(next.weights, operand_at(at, chunk + 1, 0));
+    }
+    add_pairs(chunk, now.rows, next.pairs);
+    if (more) { load_matrices(next.pairs, pairs_at(at, chunk + 1, 1)); }
+    if constexpr (Resident) { add_product<bfloat16>(queries_[chunk], next.factors, sums); }
+    else {
+      add_product<bfloat16>(next.queries, next.factors, sums);
+      if (more) { load_queries(next.queries, chunk + 1); }
+    }
+    if (more) { load_transposed(next.factors, operand_at(at, chunk + 1, 1)); }
+    add_pairs(chunk, now.rows, next.pairs_low);
+    if (more) { load_matrices(next.pairs_low, pairs_at(at, chunk + 1, 2)); }
+  }
+
+  template <class Operand>
+  __device__ __forceinline__ static void add_product(const std::uint32_t (&a)[tiles][4],
+                                                     const std::uint32_t (&b)[2 * member_tiles],
+                                                     float (&sums)[tiles][member_tiles][4])
+  {
+#pragma unroll
+    for (int t = 0; t < Tiles; ++t) {
+#pragma unroll
+      for (int m = 0; m < MemberTiles; ++m) {
+        multiply_add_16<Operand>(sums[t][m], a[t], b[2 * m], b[2 * m + 1]);
+      }
+    }
+  }
+
+  //! Low parts of factors count in rows' gradients, too.
+  __device__ __forceinline__ void add_exact_chunk(int chunk, const places& at, fragments& now,
+                                                  float (&sums)[tiles][member_tiles][4])
+  {
+    std::uint32_t queries[tiles][4];
     std::uint32_t weights[2 * member_tiles];
     std::uint32_t weights_low[2 * member_tiles];
     std::uint32_t factors[2 * member_tiles];
     std::uint32_t factors_low[2 * member_tiles];
     std::uint32_t pairs[2 * member_tiles];
     std::uint32_t pairs_low[2 * member_tiles];
-    load_transposed(weights, from);
-    load_transposed(factors, from + layout::part_bytes);
-    load_matrices(pairs, of_pairs + layout::part_bytes);
-    load_matrices(pairs_low, of_pairs + 2 * layout::part_bytes);
-    if constexpr (ExactFactors) { load_transposed(factors_low, from + 2 * layout::part_bytes); }
-    if constexpr (Exact) { load_transposed(weights_low, from + 3 * layout::part_bytes); }
-    block_.factors_empty(place.index).arrive();
-#pragma unroll
-    for (int t = 0; t < Tiles; ++t) {
-#pragma unroll
-      for (int m = 0; m < MemberTiles; ++m) {
-        multiply_add_16<T>(sums[t][m], a[t], weights[2 * m], weights[2 * m + 1]);
-      }
-    }
+    load_gradients(now.gradients, at.slot, chunk);
+    load_queries(queries, chunk);
+    load_transposed(weights, operand_at(at, chunk, 0));
+    load_transposed(factors, operand_at(at, chunk, 1));
+    load_matrices(pairs, pairs_at(at, chunk, 1));
+    load_matrices(pairs_low, pairs_at(at, chunk, 2));
+    load_transposed(factors_low, operand_at(at, chunk, 2));
+    if constexpr (Exact) { load_transposed(weights_low, operand_at(at, chunk, 3)); }
+    add_product<T>(now.gradients, weights, sums);
     add_pairs(chunk, now.rows, pairs);
     if constexpr (has_wide_rest<T>) { add_pairs(chunk, now.rests, pairs); }
 #pragma unroll
@@ -226,26 +330,17 @@ private:
 #pragma unroll
       for (int m = 0; m < MemberTiles; ++m) {
         multiply_add_16<bfloat16>(sums[t][m], queries[t], factors[2 * m], factors[2 * m + 1]);
-        if constexpr (ExactFactors) {
-          multiply_add_16<bfloat16>(sums[t][m], queries[t], factors_low[2 * m],
-                                    factors_low[2 * m + 1]);
-        }
+        multiply_add_16<bfloat16>(sums[t][m], queries[t], factors_low[2 * m],
+                                  factors_low[2 * m + 1]);
         if constexpr (Exact) {
-          multiply_add_16<T>(sums[t][m], a[t], weights_low[2 * m], weights_low[2 * m + 1]);
+          multiply_add_16<T>(sums[t][m], now.gradients[t], weights_low[2 * m],
+                             weights_low[2 * m + 1]);
         }
       }
     }
     add_pairs(chunk, now.rows, pairs_low);
-    if constexpr (ExactFactors) {
-      load_queries(loaded, chunk, 1);
-#pragma unroll
-      for (int t = 0; t < Tiles; ++t) {
-#pragma unroll
-        for (int m = 0; m < MemberTiles; ++m) {
-          multiply_add_16<bfloat16>(sums[t][m], loaded[t], factors[2 * m], factors[2 * m + 1]);
-        }
-      }
-    }
+    load_queries(queries, chunk, 1);
+    add_product<bfloat16>(queries, factors, sums);
   }
 
   //! dw of a chunk: the sum is over rows.
@@ -267,99 +362,9 @@ private:
     }
   }
 
-  //! Stores gradients to keep; the finished row is left to the warp that ends it.
   __device__ __forceinline__ void finish(std::uint32_t slot,
-                                         const float (&sums)[tiles][member_tiles][4])
-  {
-    const gather_tensor_params<T>& pass = block_.pass;
-    if (block_.finishes() && block_.quad == 0) {
-      const std::uint32_t top =
-          slot + static_cast<std::uint32_t>(block_.at.top + (column_ + block_.row) * 4);
-#pragma unroll
-      for (int t = 0; t < Tiles; ++t) {
-        store_float(top + t * 64, sums[t][0][0] * (1 / scale));
-        store_float(top + t * 64 + 32, sums[t][0][2] * (1 / scale));
-      }
-    }
-    const int first = block_.finishes() ? 1 : 0;
-    if (first < pass.num_rows) {
-      if constexpr (!Exact) {
-#pragma unroll
-        for (int t = 0; t < Tiles; ++t) {
-          std::uint32_t values[2 * member_tiles];
-#pragma unroll
-          for (int x = 0; x < 2 * MemberTiles; ++x) {
-            const float* const sum = &sums[t][x / 2][x % 2 * 2];
-            values[x] = make_pair<T>(sum[0] * (1 / scale), sum[1] * (1 / scale));
-          }
-          store_matrices_transposed(slot + static_cast<std::uint32_t>(of_states_ + t * 32), values);
-        }
-        __syncwarp();
-        constexpr int rows = 32 / vectors;  // at a time
-        const int m = block_.lane / vectors;
-        const std::uint32_t from =
-            slot + static_cast<std::uint32_t>(block_.at.states + m * view::state_bytes +
-                                              column_ * 2 + block_.lane % vectors * 16);
-#pragma unroll
-        for (int x = 0; x * rows < layout::members; ++x) {
-          if (m + x * rows >= first && m + x * rows < pass.num_rows) {
-            State* to = next_state_ + x * rows * pass.slot_stride;
-            if (Segmented && x == 0 && m == 0 && pass.finishes) {
-              if (pass.row_gradient == nullptr) { continue; }
-              to = next_top_;
-            }
-            store_16_bytes(to, load_16_bytes(from + x * rows * view::state_bytes));
-          }
-        }
-      }
-      else {
-#pragma unroll
-        for (int x = 0; x < 4 * MemberTiles; ++x) {
-          const int m = x / 4 * 8 + block_.quad * 2 + x % 2;
-          if (m >= first && m < pass.num_rows) {
-#pragma unroll
-            for (int t = 0; t < Tiles; ++t) {
-              next_state_[m * pass.slot_stride + t * 16 + x % 4 / 2 * 8 + block_.row] =
-                  sums[t][x / 4][x % 4] * (1 / scale);
-            }
-          }
-        }
-      }
-    }
-    next_state_ += pass.width;
-    next_top_ += pass.gradient_stride;
-  }
-
-  //! Adds this block's share of dw to chunk blockIdx.y. All that is there is asked for before the
-  //! first sum is stored, some chunks of calls at a time.
-  __device__ __forceinline__ void store_query_sums() const
-  {
-    const gather_tensor_params<T>& pass = block_.pass;
-    if (pass.query_sums == nullptr) { return; }
-    constexpr int at_once = Chunks % 2 == 0 ? 2 : 1;
-    constexpr int of_chunk = 8 * Tiles;
-    float* const to = pass.query_sums + block_.first_call() * pass.width +
-                      blockIdx.y * pass.chunk_stride + block_.head * HeadWidth + column_ +
-                      block_.row;
-#pragma unroll
-    for (int first = 0; first < Chunks; first += at_once) {
-      float old[at_once * of_chunk];
-#pragma unroll
-      for (int x = 0; x < at_once * of_chunk; ++x) {
-        const int call = call_of(first, x);
-        old[x] = call < block_.num_calls() ? __ldcg(to + place_of(call, x % of_chunk)) : 0.0f;
-      }
-#pragma unroll
-      for (int x = 0; x < at_once * of_chunk; ++x) {
-        const int call = call_of(first, x);
-        const int y = x % of_chunk;
-        if (call < block_.num_calls()) {
-          to[place_of(call, y)] =
-              old[x] + query_sums_[first + x / of_chunk][y / 8][y / 4 % 2][y % 4] * (1 / scale);
-        }
-      }
-    }
-  }
+                                         const float (&sums)[tiles][member_tiles][4]);
+  __device__ __forceinline__ void store_query_sums() const;
   [[nodiscard]] __device__ __forceinline__ int call_of(int first, int x) const
   {
     const int y = x % (8 * Tiles);
@@ -376,6 +381,13 @@ private:
   int offset_;      // of its 16 bytes
   int of_rows_;     // places in a slot
   int of_states_;
+  int of_operands_;  // in a group of factors
+  int of_pairs_;
+  int of_gradients_[static_cast<std::size_t>(Chunks <= 4 ? Chunks : 1)];
+  bool has_top_;               // this lane holds columns of the row to finish
+  int top_;                    // its place in a slot
+  int staged_;                 // of a row's vector on its way to memory
+  int kept_rows_;              // a bit for each of this lane's rows that is kept
   State* next_top_ = nullptr;  // of the finished row, when calls come in segments
   State* next_state_;  // of the position that comes next; of this lane's row, when 16 bits wide
   std::uint32_t queries_[static_cast<std::size_t>(Resident ? Chunks : 1)][tiles][4];
@@ -384,3 +396,5 @@ private:
 
 }  // namespace block::detail
 MHAR_NAMESPACE_END
+
+#include <mhar/block/detail/gather_tiles_results.cuh>

@@ -20,6 +20,11 @@ public:
   __device__ __forceinline__ gather_tiles_scores(const view& block, int warp)
       : block_{block}, warp_{warp}
   {
+#pragma unroll
+    for (int t = 0; t < MemberTiles; ++t) {
+      const int m = (min)(t * 8 + block.lane % 8, block.pass.num_rows - 1);
+      rows_[t] = kept_value(block.at.rows + m * row_bytes + block.lane / 8 * 16);
+    }
   }
 
   __device__ __forceinline__ void run()
@@ -31,21 +36,30 @@ public:
     chunk_ = warp_ % chunks;
     ring_place slot;
     slot.advance_by(position, block_.at.num_slots);
-    ring_place factors;
-    factors.advance_by(warp_, layout::num_factors);
-    bool again = warp_ >= layout::num_factors;
-    if (Resident) { take_chunk(); }
-    while (position < block_.count) {
-      if (!Resident) { take_chunk(); }
-      block_.full(slot.index).wait(slot.phase);
-      add_chunk(slot.index, position, factors, again);
-      factors.advance_by(step, layout::num_factors);
-      again = again || factors.phase != 0;
-      chunk_ += step;
-      while (chunk_ >= chunks) {
-        chunk_ -= chunks;
-        ++position;
-        slot.advance(block_.at.num_slots);
+    ring_place group;
+    group.advance_by(position, block_.at.num_groups);
+    if constexpr (Resident) {
+      take_chunk();
+      const int positions = step / chunks;
+      for (; position < block_.count; position += positions) {
+        block_.full(slot.index).wait(slot.phase);
+        add_chunk(slot.index, position, group);
+        slot.advance_by(positions, block_.at.num_slots);
+        group.advance_by(positions, block_.at.num_groups);
+      }
+    }
+    else {
+      while (position < block_.count) {
+        take_chunk();
+        block_.full(slot.index).wait(slot.phase);
+        add_chunk(slot.index, position, group);
+        chunk_ += step;
+        while (chunk_ >= chunks) {
+          chunk_ -= chunks;
+          ++position;
+          slot.advance(block_.at.num_slots);
+          group.advance(block_.at.num_groups);
+        }
       }
     }
   }
@@ -70,6 +84,10 @@ private:
       exponent_[x] = logit_gate_[x] == 0 ? 0.0f : 1.0f;
     }
     queries_ = block_.address((chunk_ * 16 + block_.lane % 16) * row_bytes + block_.lane / 16 * 16);
+    const int last_call = (min)(16, block_.num_calls() - chunk_ * 16) - 1;
+    gradients_ = kept_value((chunk_ * 16 + (min)(block_.lane % 16, last_call)) * row_bytes +
+                            block_.lane / 16 * 16);
+    factors_ = chunk_ * layout::factor_bytes + block_.lane * 16;
     if constexpr (Resident) {
 #pragma unroll
       for (int t = 0; t < steps; ++t) {
@@ -85,19 +103,10 @@ private:
                                            float (&products)[member_tiles][4],
                                            float (&dots)[4]) const
   {
-    const gather_tensor_params<T>& pass = block_.pass;
-    const int last_call = (min)(16, block_.num_calls() - chunk_ * 16) - 1;
-    const std::uint32_t gradients =
-        slot +
-        static_cast<std::uint32_t>((chunk_ * 16 + (min)(block_.lane % 16, last_call)) * row_bytes +
-                                   block_.lane / 16 * 16);
+    const std::uint32_t gradients = slot + static_cast<std::uint32_t>(gradients_);
     std::uint32_t rows[member_tiles];
 #pragma unroll
-    for (int t = 0; t < MemberTiles; ++t) {
-      const int m = (min)(t * 8 + block_.lane % 8, pass.num_rows - 1);
-      rows[t] =
-          slot + static_cast<std::uint32_t>(block_.at.rows + m * row_bytes + block_.lane / 8 * 16);
-    }
+    for (int t = 0; t < MemberTiles; ++t) { rows[t] = slot + static_cast<std::uint32_t>(rows_[t]); }
     const std::uint32_t mix =
         slot + static_cast<std::uint32_t>(block_.at.mix + block_.lane / 8 * 16);
 #pragma unroll
@@ -140,8 +149,7 @@ private:
     }
   }
 
-  __device__ __forceinline__ void add_chunk(int slot_index, int position, const ring_place& place,
-                                            bool again)
+  __device__ __forceinline__ void add_chunk(int slot_index, int position, const ring_place& group)
   {
     const gather_tensor_params<T>& pass = block_.pass;
     const std::uint32_t slot = block_.slot(slot_index);
@@ -149,6 +157,11 @@ private:
     float products[member_tiles][4] = {};
     float dots[4] = {};
     const bool newest = chunk_ == 0 && block_.has_mix();
+    if (newest) { multiply<true>(slot, scores, products, dots); }
+    else {
+      multiply<false>(slot, scores, products, dots);
+    }
+    // Registers have no room for them before.
     float lse_of[2];
     float dot_of[2];
 #pragma unroll
@@ -157,14 +170,10 @@ private:
       dot_of[x] = load_float(slot + static_cast<std::uint32_t>(block_.at.dot + known_[x] * 4));
     }
     if (newest) {
-      multiply<true>(slot, scores, products, dots);
       const float found = __shfl_sync(0xffffffffu, dots[0], 0);
       if (known_[0] == 0) { dot_of[0] = found; }
       if (known_[1] == 0) { dot_of[1] = found; }
       if (block_.lane == 0) { pass.dot[block_.head_index(0, block_.first + position)] = found; }
-    }
-    else {
-      multiply<false>(slot, scores, products, dots);
     }
 
     const std::uint32_t inverse_of = slot + static_cast<std::uint32_t>(block_.at.inverse);
@@ -208,14 +217,16 @@ private:
         }
       }
     }
-    if (again) { block_.factors_empty(place.index).wait(place.phase ^ 1); }
-    const std::uint32_t to = block_.factors(place.index) + block_.lane * 16;
+    store_head_sums(slot_index, sums);
+    if (position >= block_.at.num_groups) {
+      block_.factors_empty(group.index).wait(group.phase ^ 1);
+    }
+    const std::uint32_t to = block_.factors(group.index) + static_cast<std::uint32_t>(factors_);
     store_matrices(to, weight_high);
     store_matrices(to + layout::part_bytes, factor_high);
     store_matrices(to + 2 * layout::part_bytes, factor_low);
     if constexpr (sizeof(State) == 4) { store_matrices(to + 3 * layout::part_bytes, weight_low); }
-    store_head_sums(slot_index, sums);
-    block_.factors_full(place.index).arrive();
+    block_.factors_full(group.index).arrive();
   }
 
   //! Sums over the chunk's calls, which the lanes of a column hold: each lane ends with one row.
@@ -250,6 +261,9 @@ private:
   int warp_;
   int chunk_ = 0;
   std::uint32_t queries_ = 0;
+  int gradients_ = 0;  // this lane's places: in a slot,
+  int rows_[static_cast<std::size_t>(MemberTiles)];
+  int factors_ = 0;  // and in a group
   int known_[2];
   float gate_[2];
   float logit_gate_[2];

@@ -12,8 +12,8 @@
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
-//! Barriers: a slot is full (copies), done (columns), empty (finish); a place in the ring of factors
-//! is full (scores), empty (columns); head sums have come.
+//! Barriers: a slot is full (copies), done (columns), empty (finish); a group of factors is full
+//! (scores), empty (columns); head sums have come.
 //!
 //! Segmented: `pass` has more calls than registers have dw for. They come in segments, for all positions of the block one
 //! after the other, between which a row's gradient is kept as a pass would keep it: that of the row to
@@ -97,9 +97,10 @@ struct gather_tiles_view
   {
     return address(at.slots + index * at.slot_bytes);
   }
-  [[nodiscard]] __device__ __forceinline__ std::uint32_t factors(int place) const
+  //! Of a position's first chunk; the others follow.
+  [[nodiscard]] __device__ __forceinline__ std::uint32_t factors(int group) const
   {
-    return address(at.factors + place * layout::factor_bytes);
+    return address(at.factors + group * at.chunks * layout::factor_bytes);
   }
   [[nodiscard]] __device__ __forceinline__ warp_barrier barrier(int index) const
   {
@@ -117,17 +118,17 @@ struct gather_tiles_view
   {
     return barrier(2 * layout::max_slots + index);
   }
-  [[nodiscard]] __device__ __forceinline__ warp_barrier factors_full(int place) const
+  [[nodiscard]] __device__ __forceinline__ warp_barrier factors_full(int group) const
   {
-    return barrier(3 * layout::max_slots + place);
+    return barrier(3 * layout::max_slots + group);
   }
-  [[nodiscard]] __device__ __forceinline__ warp_barrier factors_empty(int place) const
+  [[nodiscard]] __device__ __forceinline__ warp_barrier factors_empty(int group) const
   {
-    return barrier(3 * layout::max_slots + layout::num_factors + place);
+    return barrier(3 * layout::max_slots + layout::max_groups + group);
   }
   [[nodiscard]] __device__ __forceinline__ std::uint32_t exchange(int place) const
   {
-    return barrier(3 * layout::max_slots + 2 * layout::num_factors + place).address;
+    return barrier(3 * layout::max_slots + 2 * layout::max_groups + place).address;
   }
   [[nodiscard]] __device__ __forceinline__ std::uint32_t top_sum(int position) const
   {
@@ -156,8 +157,8 @@ struct gather_tiles_view
       begin(done(x), 32 * column_warps);
       begin(empty(x), 32 / at.batch());
     }
-    for (int x = 0; x < layout::num_factors; ++x) {
-      begin(factors_full(x), 32);
+    for (int x = 0; x < at.num_groups; ++x) {
+      begin(factors_full(x), 32 * chunks());
       begin(factors_empty(x), 32 * column_warps);
     }
     for (int x = 0; x < layout::num_exchanges; ++x) {

@@ -69,6 +69,7 @@ struct ring_place
   __device__ __forceinline__ void advance_by(int steps, int size)
   {
     index += steps;
+#pragma unroll 1
     while (index >= size) {
       index -= size;
       phase ^= 1;
