@@ -38,9 +38,10 @@ finish() {
   started=()
 }
 
-# What a report looks like in a log, and kernels whose hand-overs racecheck does not follow: docs/design/cuda-forward.md.
+# What a report looks like in a log, and kernels whose hand-overs racecheck does not follow: docs/design/cuda-forward.md and
+# docs/testing.md.
 reports='^=+ .*(Invalid|hazard detected|Race reported|Uninit|Barrier error)|ERROR: CHECK|fuzz: input'
-unfollowed="12route_kernel"
+unfollowed="12route_kernel 20advance_tiles_kernel"
 
 # on_gpu TOOL PROGRAM NAME ARGUMENT...: one line of outcome, and everything else in a log.
 on_gpu() {

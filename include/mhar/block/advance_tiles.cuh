@@ -99,11 +99,7 @@ public:
     }
     if (pass_.has_new_row) { sum_new_squares(); }
     if (has_ending()) {
-      if (threadIdx.x < at_.num_places) {
-        *counter_of(threadIdx.x) = 0;
-        left(threadIdx.x).init(8 * pass_.num_heads);
-        ended(threadIdx.x).init(32);
-      }
+      if (threadIdx.x < 2 * at_.num_places) { counters()[threadIdx.x] = 0; }
       if (threadIdx.x == 0) { *ending() = pass_.ending; }
     }
     detail::wait_for_copy_groups<Slots>();
@@ -210,20 +206,11 @@ private:
   {
     return reinterpret_cast<detail::call_ending<T>*>(shared_ + at_.ending);
   }
-  //! How many heads have left their mix in a place, of the position that it is for.
-  [[nodiscard]] __device__ __forceinline__ unsigned* counter_of(int position) const
+  //! Of each place: heads that have left their mix, and 1 + the last position that was ended there. A warp may be several turns
+  //! of a place behind another, which a barrier's two phases do not tell apart.
+  [[nodiscard]] __device__ __forceinline__ volatile int* counters() const
   {
-    return reinterpret_cast<unsigned*>(shared_ + at_.counters) + position % at_.num_places;
-  }
-  //! Opens when all heads of the position have left their mix in its place.
-  [[nodiscard]] __device__ __forceinline__ detail::warp_barrier left(int position) const
-  {
-    return {detail::shared_address(shared_) + at_.turns + position % at_.num_places * 16};
-  }
-  //! Opens when the position has been ended.
-  [[nodiscard]] __device__ __forceinline__ detail::warp_barrier ended(int position) const
-  {
-    return {left(position).address + 8};
+    return reinterpret_cast<volatile int*>(shared_ + at_.counters);
   }
   //! The first call's mix of a position, [d], and its lse, [H].
   [[nodiscard]] __device__ __forceinline__ float* place_of(int position) const

@@ -11,7 +11,7 @@ namespace block {
 //! of calls, and one number per line: its inverse rms or its lse. Behind the rings lie the packed
 //! queries, the sums of squares of new rows, [2][positions][heads], and their inverse rms,
 //! [positions]. Where the first call has an ending, places for its mixes of a few positions follow,
-//! with the lse of each, two barriers and a counter per place, and how it ends.
+//! with the lse of each, two counters per place, and how it ends.
 template <class T, int HeadWidth>
 struct advance_tiles_layout
 {
@@ -25,7 +25,6 @@ struct advance_tiles_layout
   int num_places;
   int mixes;
   int lse;
-  int turns;
   int counters;
   int ending;
   int total;
@@ -41,9 +40,8 @@ struct advance_tiles_layout
     // One more than the warps are at a time.
     num_places = has_ending ? (num_warps + num_heads - 1) / num_heads + 1 : 0;
     lse = mixes + num_places * num_heads * HeadWidth * 4;
-    turns = (lse + num_places * num_heads * 4 + 7) / 8 * 8;
-    counters = turns + num_places * 16;
-    ending = (counters + num_places * 4 + 7) / 8 * 8;
+    counters = lse + num_places * num_heads * 4;
+    ending = (counters + num_places * 8 + 7) / 8 * 8;
     total = ending + (has_ending ? static_cast<int>(sizeof(detail::call_ending<T>)) : 0);
   }
 };

@@ -12,8 +12,10 @@ template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 __device__ __forceinline__ void
 advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::wait_for_place(int position) const
 {
-  const int turn = position / at_.num_places;
-  if (turn > 0) { ended(position).wait((turn - 1) % 2); }
+  const volatile int* const ended = counters() + at_.num_places + position % at_.num_places;
+  while (*ended < position - at_.num_places + 1) {}
+  __threadfence_block();
+  __syncwarp();
 }
 
 //! By the warp whose head is the last one of the position; `slot` is free to be used.
@@ -21,17 +23,26 @@ template <class T, int HeadWidth, int Halves, int Slots, class State, bool Ends>
 __device__ __forceinline__ void
 advance_tiles<T, HeadWidth, Halves, Slots, State, Ends>::end_position(int position, int slot)
 {
-  unsigned before = 0;
+  volatile int* const arrived = counters() + position % at_.num_places;
+  // The lanes' writes, then the fence of the one that counts; its fence after counting, then the lanes' reads.
+  __syncwarp();
+  int before = 0;
   if (lane_ == 0) {
-    before = atomicInc(counter_of(position), static_cast<unsigned>(pass_.num_heads - 1));
+    __threadfence_block();
+    before = atomicAdd(const_cast<int*>(arrived), 1);
+    __threadfence_block();
   }
-  if (quad_ == 0) { left(position).arrive(); }  // those that have written
-  before = __shfl_sync(0xffffffffu, before, 0);
-  if (static_cast<int>(before) + 1 < pass_.num_heads) { return; }
-  left(position).wait(position / at_.num_places % 2);
+  __syncwarp();
+  if (__shfl_sync(0xffffffffu, before, 0) + 1 < pass_.num_heads) { return; }
   detail::end_call_apart(*ending(), first_ + position, place_of(position), place_lse_of(position),
                          reinterpret_cast<float*>(slots_ + slot * layout::slot_bytes));
-  ended(position).arrive();
+  __threadfence_block();
+  __syncwarp();
+  if (lane_ == 0) {
+    *arrived = 0;
+    __threadfence_block();
+    arrived[at_.num_places] = position + 1;
+  }
 }
 
 }  // namespace block
