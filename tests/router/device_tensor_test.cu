@@ -376,6 +376,10 @@ TEST_CASE_TEMPLATE("device tensor sweeps: the bits of a member do not depend on 
     static_cast<void>(rows.forward(range));
     check_backward<T>(rows);
   }
+  // A last segment of one chunk of calls where the others have four, and many positions to a block.
+  group<T> uneven{{200, 8 * 64, 8}, 200, 9};
+  static_cast<void>(uneven.forward(200));
+  check_backward<T>(uneven);
 }
 
 bool nearly_same(const std::vector<float>& a, const std::vector<float>& b, float tolerance = 1e-3f)

@@ -66,6 +66,7 @@ public:
   __device__ __forceinline__ void run()
   {
     const int chunks = block_.chunks();
+    const int num_groups = block_.num_groups();
     ring_place slot;
     ring_place group;
     fragments now;
@@ -103,7 +104,7 @@ public:
         }
       }
       if constexpr (ExactFactors) { block_.factors_empty(group.index).arrive(); }
-      group.advance(block_.at.num_groups);
+      group.advance(num_groups);
       slot.advance(block_.at.num_slots);
       finish(place, sums);
       block_.done(index).arrive();

@@ -30,35 +30,42 @@ public:
   __device__ __forceinline__ void run()
   {
     const int chunks = block_.chunks();
-    const int step = chunks < Warps ? Warps / chunks * chunks : Warps;
+    // Positions at a time: no slot may be passed over.
+    const int positions = chunks < Warps ? (min)(Warps / chunks, block_.at.num_slots) : 1;
+    const int step = chunks < Warps ? positions * chunks : Warps;
     if (warp_ >= step) { return; }
     int position = warp_ / chunks;
     chunk_ = warp_ % chunks;
     ring_place slot;
     slot.advance_by(position, block_.at.num_slots);
     ring_place group;
-    group.advance_by(position, block_.at.num_groups);
+    const int num_groups = block_.num_groups();
+    group.advance_by(position, num_groups);
     if constexpr (Resident) {
       take_chunk();
-      const int positions = step / chunks;
       for (; position < block_.count; position += positions) {
+        // Other warps take the positions in between. The one that had this slot before may not even
+        // have come: then the end of the phase before it would pass for this position's.
+        if (positions > 1 && position >= block_.at.num_slots) {
+          block_.empty(slot.index).wait(slot.phase ^ 1);
+        }
         block_.full(slot.index).wait(slot.phase);
-        add_chunk(slot.index, position, group);
+        add_chunk(slot.index, position, group, num_groups);
         slot.advance_by(positions, block_.at.num_slots);
-        group.advance_by(positions, block_.at.num_groups);
+        group.advance_by(positions, num_groups);
       }
     }
     else {
       while (position < block_.count) {
         take_chunk();
         block_.full(slot.index).wait(slot.phase);
-        add_chunk(slot.index, position, group);
+        add_chunk(slot.index, position, group, num_groups);
         chunk_ += step;
         while (chunk_ >= chunks) {
           chunk_ -= chunks;
           ++position;
           slot.advance(block_.at.num_slots);
-          group.advance(block_.at.num_groups);
+          group.advance(num_groups);
         }
       }
     }
@@ -149,7 +156,8 @@ private:
     }
   }
 
-  __device__ __forceinline__ void add_chunk(int slot_index, int position, const ring_place& group)
+  __device__ __forceinline__ void add_chunk(int slot_index, int position, const ring_place& group,
+                                            int num_groups)
   {
     const gather_tensor_params<T>& pass = block_.pass;
     const std::uint32_t slot = block_.slot(slot_index);
@@ -218,9 +226,7 @@ private:
       }
     }
     store_head_sums(slot_index, sums);
-    if (position >= block_.at.num_groups) {
-      block_.factors_empty(group.index).wait(group.phase ^ 1);
-    }
+    if (position >= num_groups) { block_.factors_empty(group.index).wait(group.phase ^ 1); }
     const std::uint32_t to = block_.factors(group.index) + static_cast<std::uint32_t>(factors_);
     store_matrices(to, weight_high);
     store_matrices(to + layout::part_bytes, factor_high);

@@ -81,6 +81,13 @@ struct gather_tiles_view
   {
     return pass.mix != nullptr && (!Segmented || segment == 0);
   }
+  //! Groups in the ring of factors: more, and smaller ones, where the last segment has fewer chunks.
+  //! Never fewer than positions whose factors are made at a time, so that who waits for a group to be
+  //! empty is one phase away from it.
+  [[nodiscard]] __device__ __forceinline__ int num_groups() const
+  {
+    return Segmented ? at.num_groups * at.chunks / chunks() : at.num_groups;
+  }
   //! Whether what is kept of the top row lies where its gradient will, not in a slot of the states.
   [[nodiscard]] __device__ __forceinline__ bool top_is_elsewhere() const
   {
@@ -100,7 +107,7 @@ struct gather_tiles_view
   //! Of a position's first chunk; the others follow.
   [[nodiscard]] __device__ __forceinline__ std::uint32_t factors(int group) const
   {
-    return address(at.factors + group * at.chunks * layout::factor_bytes);
+    return address(at.factors + group * chunks() * layout::factor_bytes);
   }
   [[nodiscard]] __device__ __forceinline__ warp_barrier barrier(int index) const
   {
@@ -157,7 +164,7 @@ struct gather_tiles_view
       begin(done(x), 32 * column_warps);
       begin(empty(x), 32 / at.batch());
     }
-    for (int x = 0; x < at.num_groups; ++x) {
+    for (int x = 0; x < layout::max_groups; ++x) {  // a later segment may use more
       begin(factors_full(x), 32 * chunks());
       begin(factors_empty(x), 32 * column_warps);
     }

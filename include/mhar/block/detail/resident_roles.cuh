@@ -107,13 +107,18 @@ public:
     const resident_sums<T, ChunksPerThread, Joined> work{p_, columns, shared_.stride(),
                                                          shared_.squares_distance()};
     resident_place now;
+    bool first = true;
     for (now.advance(shape_.stages, set); exists(now); now.advance(shape_.stages, shape_.splits)) {
       char* const stage = stage_of(now);
       const int count = num_rows(now);
+      // What was in the stage before may be another set's and not have come: then the end of the phase
+      // before it would pass for this one's.
+      if (shape_.splits > 1 && !first) { shared_.empty(now.stage).wait(now.phase ^ 1); }
       full(now).wait(now.phase);
       if (p_.updated_row >= 0) { update(columns, now, stage, count); }
       work(stage, shape_.stages.row_bytes, count, shared_.sums(now.stage));
       shared_.summed(now.stage).arrive();
+      first = first && now.stage + shape_.splits < shape_.stages.num_stages;
     }
   }
 

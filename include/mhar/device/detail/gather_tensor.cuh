@@ -119,7 +119,10 @@ template <class T, int HeadWidth, int Chunks, int MemberTiles, class State, bool
   const auto bytes_of = [&](int slots) {
     return layout{pass.calls_per_segment, pass.num_rows, pass.num_heads, slots, top_sums}.total;
   };
-  if (largest{pass.calls_per_segment, most, pass.num_heads, 1, top_sums}.total >
+  // Warps that copy in turn need a slot each: with fewer, one would miss a phase of its barriers.
+  constexpr int least =
+      block::gather_tiles<T, HeadWidth, Chunks, MemberTiles, State, Segmented>::copy_warps;
+  if (largest{pass.calls_per_segment, most, pass.num_heads, least, top_sums}.total >
       properties.shared_memory_per_block) {
     return not_served();
   }
