@@ -10,9 +10,8 @@ namespace block::detail {
 //! `Tiles` tiles of 16 columns, for all calls and rows. With 16-bit states the rows' gradients are
 //! rounded anyway: their factors and queries need no second part then, but for rows of float16, which
 //! are rounded less than bfloat16 parts; dw always has it. Queries of one part stay in registers where
-//! dw leaves any (`Resident`).
-//!
-//! A lane's places in shared memory are found once (`kept_value`): every instruction is waited for.
+//! dw leaves any (`Resident`). A lane's places in shared memory are found once (`kept_value`): every
+//! instruction is waited for.
 template <class T, int HeadWidth, int Chunks, int Tiles, int MemberTiles, class State,
           bool Segmented>
 class gather_tiles_columns
