@@ -417,7 +417,7 @@ TEST_CASE("device tensor sweeps: many positions to a block are ended as few are"
     for (const int calls : {2, 9}) {
       CAPTURE(heads);
       CAPTURE(calls);
-      group<bfloat16> many{{8300, heads * 64, heads}, calls, 9};
+      group<bfloat16> many{{3200, heads * 64, heads}, calls, 9};
       // y is rounded to eight bits.
       CHECK(nearly_same(many.first_output(true), many.first_output(false), 1e-2f));
     }
