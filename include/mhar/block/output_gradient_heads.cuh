@@ -224,7 +224,7 @@ private:
     const gradient_partials<float>& partials = call_.partials;
     const int k = static_cast<int>(threadIdx.x) * 8;
     if (threadIdx.x == 0 && partials.gate != nullptr) {
-      detail::copy_async_value(&shared_.gate_sum, partials.gate + chunk());
+      detail::copy_async_4(&shared_.gate_sum, partials.gate + chunk());
     }
     if (k >= call_.extent.width) { return; }
     const std::int64_t at = chunk() * call_.extent.width + k;

@@ -95,7 +95,7 @@ private:
   {
     const int k = static_cast<int>(threadIdx.x) * 8;
     if (threadIdx.x == 0 && call_.gate_sums != nullptr) {
-      detail::copy_async_value(&shared_.gate_sum, call_.gate_sums + blockIdx.x * call_.gate_stride);
+      detail::copy_async_4(&shared_.gate_sum, call_.gate_sums + blockIdx.x * call_.gate_stride);
     }
     if (call_.norm_sums != nullptr && k < call_.width) {
       const float* const from = call_.norm_sums + blockIdx.x * call_.chunk_stride + k;

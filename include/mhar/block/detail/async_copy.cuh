@@ -30,11 +30,14 @@ __device__ __forceinline__ void copy_async_or_zero(std::uint32_t to, const void*
                : "memory");
 }
 
-//! The same for one float. In C++: *to = *from, some time later.
-__device__ __forceinline__ void copy_async_value(float* to, const float* from)
+//! The same for four bytes.
+__device__ __forceinline__ void copy_async_4(std::uint32_t to, const void* from)
 {
-  const auto target = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(from) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_async_4(void* to, const void* from)
+{
+  copy_async_4(static_cast<std::uint32_t>(__cvta_generic_to_shared(to)), from);
 }
 
 //! Ends a group: the copies that this thread started since the last group. A group may be empty.

@@ -2,7 +2,8 @@
 //! gather_calls: the next row or tile is copied to shared memory while one is worked on.
 #pragma once
 
-#include <mhar/block/detail/tile_copy.cuh>
+#include <mhar/block/detail/async_copy.cuh>
+#include <mhar/block/detail/shared_memory.cuh>
 #include <mhar/block/gather_calls.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -37,7 +38,7 @@ template <class T, int HeadWidth, int Calls, class State, bool Ahead>
 __device__ __forceinline__ float gather_calls<T, HeadWidth, Calls, State, Ahead>::number(
     int index) const
 {
-  return detail::load_shared_float(ahead_ + (numbers_ahead + index / 4) * piece + index % 4 * 4);
+  return detail::load_float(ahead_ + (numbers_ahead + index / 4) * piece + index % 4 * 4);
 }
 
 //! Row m of this tile, or the next tile behind its last row, as one group; an empty one behind the

@@ -2,20 +2,11 @@
 //! The warp of gather_tiles that brings positions into slots.
 #pragma once
 
+#include <mhar/block/detail/async_copy.cuh>
 #include <mhar/block/detail/gather_tiles_view.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
-
-//! Starts copies of 16 bytes and of four to an address of shared memory.
-__device__ __forceinline__ void start_copy(std::uint32_t to, const void* from)
-{
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void start_copy_4(std::uint32_t to, const void* from)
-{
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
 
 //! Starts Count copies of 16 bytes, those of lanes that have them. One statement: the compiler puts
 //! three empty loads in front of every such run of copies.
@@ -178,29 +169,29 @@ private:
         states_.start(states + view::state_bytes, next_state_ + pass.slot_stride,
                       pass.num_rows - 1);
         if (pass.row_gradient != nullptr && block_.lane < HeadWidth / 8) {
-          start_copy(states + static_cast<std::uint32_t>(block_.lane * 16), next_top_);
+          copy_async(states + static_cast<std::uint32_t>(block_.lane * 16), next_top_);
         }
       }
     }
     const std::uint32_t values = slot + static_cast<std::uint32_t>(block_.lane * 4);
     if (block_.has_mix() && block_.lane < HeadWidth / 8) {
-      start_copy(slot + static_cast<std::uint32_t>(block_.at.mix + block_.lane * 16), next_mix_);
+      copy_async(slot + static_cast<std::uint32_t>(block_.at.mix + block_.lane * 16), next_mix_);
     }
     const std::int64_t group = 32 * pass.num_positions * pass.num_heads;
     std::int64_t head = next_head_;
 #pragma unroll 1
     for (int c = block_.lane; c < block_.num_calls(); c += 32) {
       const auto place = static_cast<std::uint32_t>((c - block_.lane) * 4);
-      start_copy_4(values + static_cast<std::uint32_t>(block_.at.lse) + place, pass.lse + head);
+      copy_async_4(values + static_cast<std::uint32_t>(block_.at.lse) + place, pass.lse + head);
       if (c > 0 || !block_.has_mix()) {
-        start_copy_4(values + static_cast<std::uint32_t>(block_.at.dot) + place, pass.dot + head);
+        copy_async_4(values + static_cast<std::uint32_t>(block_.at.dot) + place, pass.dot + head);
       }
       head += group;
     }
     if (block_.lane < view::layout::members) {
-      start_copy_4(values + static_cast<std::uint32_t>(block_.at.inverse), next_inverse_);
+      copy_async_4(values + static_cast<std::uint32_t>(block_.at.inverse), next_inverse_);
       if (block_.kept() && (member_ > 0 || !block_.top_is_elsewhere())) {
-        start_copy_4(values + static_cast<std::uint32_t>(block_.at.kept_sums), next_sum_);
+        copy_async_4(values + static_cast<std::uint32_t>(block_.at.kept_sums), next_sum_);
       }
     }
   }

@@ -150,12 +150,12 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::copy_inputs
       accumulate* const statistics = statistics_of(position);
       for (int i = static_cast<int>(threadIdx.x); i < num_heads && call_.lse != nullptr;
            i += call_.map.num_threads) {
-        detail::copy_async_value(statistics + i, call_.lse + position * num_heads + i);
+        detail::copy_async_4(statistics + i, call_.lse + position * num_heads + i);
       }
       for (int i = static_cast<int>(threadIdx.x);
            i < call_.num_rows && call_.inverse_rms != nullptr; i += call_.map.num_threads) {
-        detail::copy_async_value(statistics + num_heads + i,
-                                 call_.inverse_rms + i * call_.extent.num_positions + position);
+        detail::copy_async_4(statistics + num_heads + i,
+                             call_.inverse_rms + i * call_.extent.num_positions + position);
       }
     }
     detail::end_copy_group();
