@@ -107,9 +107,21 @@ struct cluster_mailbox
   //! By one thread, before a barrier of the cluster that comes before everybody's first send.
   __device__ __forceinline__ void open(int num_values)
   {
+    init();
+    expect(num_values);
+  }
+  //! The first half of `open`.
+  __device__ __forceinline__ void init()
+  {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&barrier)) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+  }
+  //! The second, by the same thread.
+  __device__ __forceinline__ void expect(int num_values)
+  {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_of(&barrier)),
         "r"(num_values * 4)

@@ -215,8 +215,14 @@ private:
     const int left = p_.num_rows - lane_ * group_rows;
     if (copies) { arrival.init(); }
     if (left > 0) {
-      block_.mailboxes[lane_].open(2 * (left < group_rows ? left : group_rows) * p_.tree.num_spans);
+      block_.mailboxes[lane_].init();
       stepped(lane_).init(32);
+    }
+    // Each lane has its own; racecheck takes lanes that make barriers ready at once for one another.
+    __syncwarp();
+    if (left > 0) {
+      const int rows = left < group_rows ? left : group_rows;
+      block_.mailboxes[lane_].expect(2 * rows * p_.tree.num_spans);
     }
     fence_bulk_copies();
     // The other block has to run before anything is sent to it.

@@ -59,7 +59,8 @@ template <class T>
                                 &kernel::finish_call_kernel<T, float>, call);
 }
 
-//! A kept top row without calls: the norm's part is all that its gradient lacks.
+//! A kept top row without calls: the norm's part is all that its gradient lacks. Of head widths that
+//! the plain kernels serve these finish rows, too: bits then do not depend on where rows lie.
 template <class T>
 [[nodiscard]] status finish_row(const gather_problem<T>& problem,
                                 const device_properties& properties, const context& where) noexcept
@@ -69,7 +70,7 @@ template <class T>
   const bool is_served = problem.num_calls == 0 && problem.num_rows == 1 &&
                          problem.start == pass_start::kept &&
                          problem.end == pass_end::finish_first && problem.row_gradient &&
-                         are_vector_rows(rows, 1, extent) &&
+                         has_fast_heads(extent) && are_vector_rows(rows, 1, extent) &&
                          are_tensor_states(problem.states.gradient, problem.states.slot_stride);
   if (!is_served) { return not_served(); }
   block::finish_row_params<T> row;
