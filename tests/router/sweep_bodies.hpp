@@ -249,13 +249,10 @@ void same_plan_gives_same_bits()
   sweep_options burst;
   burst.extent = {100, 40, 5};
   burst.schedule = {{2, 5}, {}};
-  constexpr mhar::element type = mhar::element_of<T>::value;
   run_choices choices;
-  choices.plan =
-      mhar::cheapest_plan(burst.schedule, mhar::costs_of(burst.extent, type, type, type));
-  choices.call_state = choices.row_state = type;
+  choices.plan = mhar::custom_plan(burst.schedule, {1, 1}, {3, 1, 1, 2, 1});
+  choices.call_state = choices.row_state = mhar::element_of<T>::value;
   choices.rows = mhar::row_home::strided;
-  REQUIRE(choices.plan.backward.num_new_items(1) == 0);
   same_bits_in_other_homes<Backend, T>(burst, choices);
 }
 
