@@ -9,6 +9,36 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
+//! Whether the device has room for passes of this many rows, whatever the number of their calls and
+//! what becomes of the first one.
+template <class T>
+[[nodiscard]] bool has_room_for_tiles(const advance_problem<T>& problem,
+                                      const device_properties& properties) noexcept
+{
+  using policy = tuning::sweep_policy;
+  const int heads = problem.extent.num_heads;
+  bool has_all = true;
+  static_cast<void>(dispatch_head_width(problem.extent.head_width(), [&](auto width) -> status {
+    constexpr int w = decltype(width)::value;
+    const auto add = [&](int bytes) { has_all = has_all && has_room(properties, bytes); };
+    if (problem.num_rows > policy::short_rows) {
+      for (int halves = 1; halves <= 2; ++halves) {
+        add(block::advance_tiles_layout<T, w>{policy::advance_warps(halves),
+                                              policy::advance_slots(w, halves), 8 * halves, heads,
+                                              policy::max_positions_per_block, true}
+                .total);
+      }
+      return {};
+    }
+    constexpr int many_calls = 16;
+    add(starts_from_null(problem, properties)
+            ? block::advance_rows<T, w, 1, float, 1, true, true>::shared_bytes(many_calls, heads)
+            : block::advance_rows<T, w, 1, float, 1, true, false>::shared_bytes(many_calls, heads));
+    return {};
+  }));
+  return has_all;
+}
+
 //! Whether a pass is one for tensor cores. Asks only for what a pass shares with the recomputation of
 //! any of its calls, so that both take the same kernels: neither for the number of calls nor for what
 //! becomes of the first one.
@@ -23,7 +53,8 @@ template <class T>
            is_aligned_16(problem.sites.null_source))) &&
          are_tensor_rows(rows_from(problem.rows, problem.first_row), problem.num_rows,
                          problem.extent.num_positions) &&
-         are_tensor_states(problem.states.mix, problem.states.slot_stride);
+         are_tensor_states(problem.states.mix, problem.states.slot_stride) &&
+         has_room_for_tiles(problem, properties);
 }
 
 //! Whether the first call of a pass has nothing to end but its stores.

@@ -9,6 +9,58 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
+//! Calls of a kernel; queries of a split head are as wide as it is.
+[[nodiscard]] inline int most_wide_calls(const shape& extent) noexcept
+{
+  return split_of(extent).is_split() ? 8 : 16;
+}
+
+//! Calls visitor(width of a piece, chunks of rows, whether heads are split, a State) with all as types.
+template <class T, class Visitor>
+[[nodiscard]] status dispatch_advance_wide(const advance_problem<T>& problem,
+                                           Visitor&& visitor) noexcept
+{
+  const auto with_chunks = [&](auto width, auto split, auto state) {
+    return problem.num_rows <= 8
+               ? visitor(width, cuda::std::integral_constant<int, 1>{}, split, state)
+               : visitor(width, cuda::std::integral_constant<int, 2>{}, split, state);
+  };
+  const std::int64_t width = problem.extent.head_width();
+  if (!has_tensor_kernel(problem.extent)) {
+    return dispatch_wide<T>(width, problem.states.type, with_chunks);
+  }
+  return dispatch_tensor<T>(width, problem.states.type, [&](auto narrow, auto state) {
+    return with_chunks(narrow, cuda::std::false_type{}, state);
+  });
+}
+
+//! Pieces of a head and blocks that share them, one of each where it has a kernel for tensor cores.
+[[nodiscard]] inline head_split pieces_of(const shape& extent) noexcept
+{
+  const head_split split = split_of(extent);
+  return split.is_split() ? split : head_split{1, 1};
+}
+
+//! Whether the device has room for a pass with any number of calls.
+template <class T>
+[[nodiscard]] bool has_room_for_wide(const advance_problem<T>& problem,
+                                     const device_properties& properties) noexcept
+{
+  bool result = false;
+  const status asked = dispatch_advance_wide(
+      problem, [&](auto width, auto chunks, auto split, auto state) -> status {
+        using advance = block::advance_wide<T, decltype(width)::value, decltype(chunks)::value,
+                                            decltype(state), decltype(split)::value>;
+        const head_split cut = pieces_of(problem.extent);
+        const bool has_null =
+            problem.start == pass_start::fresh && problem.sites.null_source != nullptr;
+        result = has_room(properties, advance::shared_bytes(most_wide_calls(problem.extent),
+                                                            has_null, 1, cut.pieces, cut.spread));
+        return {};
+      });
+  return asked.ok() && result;
+}
+
 //! Depends on nothing that differs between a pass and its recomputation, and on the number of calls
 //! not at all.
 template <class T>
@@ -22,7 +74,8 @@ template <class T>
          problem.num_rows <= max_wide_rows && is_aligned_16(problem.sites.null_source) &&
          are_vector_rows(rows_from(problem.rows, problem.first_row), problem.num_rows,
                          problem.extent) &&
-         are_tensor_states(problem.states.mix, problem.states.slot_stride);
+         are_tensor_states(problem.states.mix, problem.states.slot_stride) &&
+         has_room_for_wide(problem, properties);
 }
 
 template <class T>
@@ -33,10 +86,8 @@ template <class T>
   block::advance_wide_params<T> pass;
   describe(problem, pass);
   pass.last_position = extent.num_positions;
-  if (split_of(extent).is_split()) {
-    pass.pieces = split_of(extent).pieces;
-    pass.spread = split_of(extent).spread;
-  }
+  pass.pieces = pieces_of(extent).pieces;
+  pass.spread = pieces_of(extent).spread;
   if (pass.finishes) {
     pass.stage = stage_of(problem);
     pass.lse = problem.outputs.lse;
@@ -87,8 +138,9 @@ template <class T, int Width, int Chunks, bool Split, class State>
             : advance::blocks_per_multiprocessor * properties.multiprocessors / pass.num_heads;
   const std::int64_t needed = (pass.last_position - pass.first_position + teams - 1) / teams;
   launch_shape shape;
+  const std::int64_t blocks = needed < most ? needed : most;
   shape.grid = dim3(static_cast<unsigned>(pass.num_heads * pass.spread),
-                    static_cast<unsigned>(needed < most ? needed : most));
+                    static_cast<unsigned>(blocks < 1 ? 1 : blocks));
   shape.block = static_cast<unsigned>(32 * pass.pieces * teams);
   shape.shared_memory = static_cast<std::size_t>(bytes_of(teams));
   shape.cluster = static_cast<unsigned>(pass.spread);
@@ -102,20 +154,9 @@ template <class T>
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  const auto launch_width = [&](auto width, auto split, auto state) {
-    constexpr int w = decltype(width)::value;
-    constexpr bool s = decltype(split)::value;
-    using state_type = decltype(state);
-    return problem.num_rows <= 8
-               ? launch_advance_wide<T, w, 1, s, state_type>(pass, properties, where)
-               : launch_advance_wide<T, w, 2, s, state_type>(pass, properties, where);
-  };
-  const std::int64_t width = problem.extent.head_width();
-  if (!has_tensor_kernel(problem.extent)) {
-    return dispatch_wide<T>(width, problem.states.type, launch_width);
-  }
-  return dispatch_tensor<T>(width, problem.states.type, [&](auto narrow, auto state) {
-    return launch_width(narrow, cuda::std::false_type{}, state);
+  return dispatch_advance_wide(problem, [&](auto width, auto chunks, auto split, auto state) {
+    return launch_advance_wide<T, decltype(width)::value, decltype(chunks)::value,
+                               decltype(split)::value, decltype(state)>(pass, properties, where);
   });
 }
 
@@ -169,8 +210,7 @@ template <class T>
     const status launched = find_row_statistics(problem, properties, where);
     if (!launched.ok()) { return launched; }
   }
-  // Queries of a split head are as wide as it is.
-  const int most = split_of(problem.extent).is_split() ? 8 : 16;
+  const int most = most_wide_calls(problem.extent);
   for (int first = 0; first < problem.num_calls; first += most) {
     advance_problem<T> part = problem;
     part.first_call += first;

@@ -10,6 +10,23 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
+//! Whether the device has room for the heads of a pass.
+template <class T>
+[[nodiscard]] bool has_room_for_wide(const gather_problem<T>& problem,
+                                     const device_properties& properties) noexcept
+{
+  bool result = false;
+  const head_split cut = split_of(problem.extent);
+  const auto ask = [&](auto width, auto split, auto state) -> status {
+    using gather =
+        block::gather_wide<T, decltype(width)::value, decltype(state), decltype(split)::value>;
+    result = has_room(properties, gather::shared_bytes(1, cut.pieces, cut.spread));
+    return {};
+  };
+  const status asked = dispatch_wide<T>(problem.extent.head_width(), problem.states.type, ask);
+  return asked.ok() && result;
+}
+
 template <class T>
 [[nodiscard]] bool is_wide(const gather_problem<T>& problem,
                            const device_properties& properties) noexcept
@@ -24,7 +41,8 @@ template <class T>
          are_vector_rows(rows_from(problem.mixes, problem.first_call), problem.num_new_calls,
                          extent) &&
          is_aligned_16(problem.partials.query) &&
-         are_tensor_states(problem.states.gradient, problem.states.slot_stride);
+         are_tensor_states(problem.states.gradient, problem.states.slot_stride) &&
+         has_room_for_wide(problem, properties);
 }
 
 template <class T>

@@ -99,6 +99,13 @@ inline status query(device_properties& result) noexcept
   return failure_of(error, "device");
 }
 
+//! Whether a block may have so much shared memory: 227 KiB on 9.0 and 10.0, 99 on 12.0.
+[[nodiscard]] constexpr bool has_room(const device_properties& properties,
+                                      std::int64_t bytes) noexcept
+{
+  return bytes <= properties.shared_memory_per_block;
+}
+
 //! How a kernel is launched.
 struct launch_shape
 {
@@ -115,6 +122,9 @@ status launch(const context& where, const device_properties& properties, const l
               void (*kernel)(Parameters...), const Arguments&... arguments) noexcept
 {
   constexpr std::size_t without_asking = std::size_t{48} << 10;
+  if (!has_room(properties, static_cast<std::int64_t>(shape.shared_memory))) {
+    return {code::unsupported, "device", "a block of this device has too little shared memory", 0};
+  }
   const auto* const function = reinterpret_cast<const void*>(kernel);
   if (shape.shared_memory > without_asking) {
     const cudaError_t error = cudaFuncSetAttribute(

@@ -89,6 +89,7 @@ template <class T>
          (!problem.partial_gradient || is_tensor_matrix<T>(problem.partial_gradient));
 }
 
+//! not_served() where the device has no room for a ring of the call's matrices.
 template <class T>
 [[nodiscard]] status launch_normed_heads(const block::output_gradient_columns_params<T>& call,
                                          const shape& extent, const device_properties& properties,
@@ -97,11 +98,13 @@ template <class T>
   return dispatch_head_width(extent.head_width(), [&](auto width) {
     constexpr int w = decltype(width)::value;
     using gradient = block::output_gradient_normed<T, w>;
+    const int bytes = gradient::shared_bytes(call);
+    if (!has_room(properties, bytes)) { return not_served(); }
     launch_shape shape;
     shape.grid = static_cast<unsigned>(
         (std::min)(chunks_of(extent), static_cast<int>(properties.multiprocessors)));
     shape.block = gradient::num_threads;
-    shape.shared_memory = static_cast<std::size_t>(gradient::shared_bytes(call));
+    shape.shared_memory = static_cast<std::size_t>(bytes);
     return launch(where, properties, shape, &kernel::output_gradient_normed_kernel<T, w>, call);
   });
 }
@@ -131,16 +134,20 @@ template <class T>
   const int chunks = chunks_of(problem.extent);
   constexpr int columns_of_warp = 256;
   const auto vectors = static_cast<int>((call.width + columns_of_warp - 1) / columns_of_warp);
-  const status launched =
-      is_normed_heads(problem, properties)
-          ? launch_normed_heads(call, problem.extent, properties, where)
-      : vectors > 5
-          ? (vectors <= 8 ? launch_output_gradient<T, 1, 8>(call, chunks, properties, where)
-                          : launch_output_gradient<T, 2, 8>(call, chunks, properties, where))
-          : dispatch_at_least<1, 2, 4, 5>(vectors, not_served(), [&](auto count) {
-              return launch_output_gradient<T, decltype(count)::value, 1>(call, chunks, properties,
-                                                                          where);
-            });
+  status launched = not_served();
+  if (is_normed_heads(problem, properties)) {
+    launched = launch_normed_heads(call, problem.extent, properties, where);
+  }
+  if (launched.code == code::unsupported) {
+    launched =
+        vectors > 5
+            ? (vectors <= 8 ? launch_output_gradient<T, 1, 8>(call, chunks, properties, where)
+                            : launch_output_gradient<T, 2, 8>(call, chunks, properties, where))
+            : dispatch_at_least<1, 2, 4, 5>(vectors, not_served(), [&](auto count) {
+                return launch_output_gradient<T, decltype(count)::value, 1>(call, chunks,
+                                                                            properties, where);
+              });
+  }
   if (!launched.ok() || !has_null) { return launched; }
   return output_gradient_wide(rest, properties, where);
 }

@@ -65,10 +65,12 @@ bool launch_decode(const block::route_parameters<T>& p, const const_rows<T>& row
   const int rounds = (tasks + max_warps - 1) / max_warps;
   const int summing_warps = (tasks + rounds - 1) / rounds;
   const int warps = summing_warps > least ? summing_warps : least;
+  const std::size_t bytes = decode::bytes(p.num_rows, chunks, warps);
+  if (!has_room(properties, static_cast<std::int64_t>(bytes))) { return false; }
   launch_shape shape;
   shape.grid = static_cast<unsigned>(size * p.num_positions);
   shape.block = static_cast<unsigned>(32 * warps);
-  shape.shared_memory = decode::bytes(p.num_rows, chunks, warps);
+  shape.shared_memory = bytes;
   shape.cluster = static_cast<unsigned>(size);
   outcome =
       launch(where, properties, shape, &kernel::route_decode_kernel<T, Depth, cluster_list, Sums>,
