@@ -229,6 +229,8 @@ TEST_CASE("validate: advance refuses passes that miss a buffer or a source")
            [](problem& p, memory&) { p.states.type = mhar::element::float16; }},
           {code::bad_shape, "states.first_slot",
            [](problem& p, memory&) { p.start = mhar::pass_start::kept; }},
+          {code::bad_shape, "states.first_slot",
+           [](problem& p, memory&) { p.states.first_slot = largest_int; }},
           {code::bad_stride, "states.slot_stride",
            [](problem& p, memory&) { p.states.slot_stride = width; }},
           {code::bad_shape, "num_rows",

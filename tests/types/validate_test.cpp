@@ -129,6 +129,13 @@ TEST_CASE("validate: a forward call with one bad argument is refused by name")
           {code::bad_shape, "num_rows", [](problem& p, memory&) { p.num_rows = -1; }},
           {code::bad_shape, "num_rows",
            [](problem& p, memory&) {
+             p.num_rows = std::numeric_limits<int>::max();
+             p.rows.row_stride = 0;
+             p.site.bias = {};
+             p.outputs.inverse_rms = nullptr;
+           }},
+          {code::bad_shape, "num_rows",
+           [](problem& p, memory&) {
              p.num_rows = 0;
              p.site.null_source = {};
            }},

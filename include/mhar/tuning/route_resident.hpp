@@ -52,8 +52,9 @@ struct resident_policy_selector
                                                      StorageBytes storage_bytes) const noexcept
   {
     resident_policy policy;
-    if (num_rows < 1) { return policy; }
     const int chunks = thread::deepest(tree.num_chunks);
+    // All stages of a position and one more have to fit.
+    if (num_rows < 1 || num_rows > (max_stages - 1) * max_rows(chunks)) { return policy; }
     const int warps = (tree.num_chunks + 32 * chunks - 1) / (32 * chunks);
     const int most = max_warps(chunks);
     policy.num_batches = (num_rows + max_rows(chunks) - 1) / max_rows(chunks);

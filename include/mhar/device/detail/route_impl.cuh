@@ -204,7 +204,8 @@ bool launch_positions(const block::route_parameters<T>& p, const const_rows<T>& 
   const int chunks_per_unit = 32 * Depth;
   const int units = (p.tree.num_chunks + chunks_per_unit - 1) / chunks_per_unit;
   const int units_per_block = (units + size - 1) / size;
-  const std::int64_t clusters_at_once = properties.multiprocessors / size;
+  const std::int64_t clusters_at_once =
+      properties.multiprocessors < size ? 1 : properties.multiprocessors / size;
   const std::int64_t per_cluster = (p.num_positions + clusters_at_once - 1) / clusters_at_once;
   if (units < size || units_per_block * per_cluster > positions::max_warps) { return false; }
   const int of_cluster = static_cast<int>(per_cluster);

@@ -70,6 +70,9 @@ struct region
   return ((count - 1) * stride + width) * element_bytes;
 }
 
+//! Rows, calls or slots at most: sums of a few counts, and numbers near one, fit an int.
+inline constexpr std::int64_t max_count = std::int64_t{1} << 30;
+
 //! Up to `Capacity` regions that belong together: the inputs or the outputs of a problem.
 template <std::size_t Capacity>
 class region_list

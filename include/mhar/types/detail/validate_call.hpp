@@ -80,6 +80,8 @@ inline std::int64_t check_counts(checker& checks, const shape& extent, int num_r
                  "a self-contained call sees the whole width; sharded heads are for the sweeps");
   checks.require(num_rows >= 0, code::bad_shape, "num_rows",
                  "the number of rows must not be negative");
+  checks.require(num_rows < max_count, code::bad_shape, "num_rows",
+                 "there must be fewer than 2^30 rows");
   const std::int64_t num_sources = std::int64_t{num_rows} + (site.null_source ? 1 : 0);
   checks.require(num_sources >= 1, code::bad_shape, "num_rows",
                  "there is no source: no row and no null source");

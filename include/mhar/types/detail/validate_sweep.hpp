@@ -49,8 +49,8 @@ inline void check_range(checker& checks, int first, int count, const char* first
 {
   checks.require(first >= 0, code::bad_shape, first_name, "an index must not be negative");
   checks.require(count >= 0, code::bad_shape, count_name, "a range must not be negative");
-  checks.require(is_index(std::int64_t{first} + count), code::bad_shape, count_name,
-                 "the range ends past 2^31 - 1");
+  checks.require(std::int64_t{first} + count < max_count, code::bad_shape, count_name,
+                 "the range ends at 2^30 or behind");
 }
 
 //! Members of a pass, and how much of the range it reads is new.
@@ -93,6 +93,8 @@ void check_states(checker& checks, const States& states, const void* sums, const
                  "states.first_slot", "there is no such slot");
   const std::int64_t elements = extent.num_positions * extent.width;
   const std::int64_t slots = std::int64_t{states.first_slot} + num_members;
+  checks.require(slots < max_count, code::bad_shape, "states.first_slot",
+                 "there must be fewer than 2^30 slots");
   checks.require(slots <= 1 || states.slot_stride >= elements, code::bad_stride,
                  "states.slot_stride", "two slots would overlap");
   checks.require(slots <= 1 || span_bytes(slots, states.slot_stride, elements, 8) >= 0,
