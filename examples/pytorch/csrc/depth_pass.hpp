@@ -203,7 +203,10 @@ private:
   }
   [[nodiscard]] mhar::matrix out(const Tensor& tensor) const
   {
-    return tensor.defined() ? output_of(tensor, width()) : mhar::matrix{};
+    if (!tensor.defined()) { return {}; }
+    TORCH_CHECK(tensor.numel() == router_.config().extent.num_positions * width(),
+                "mhar: ", tensor.sizes(), " beside rows of ", sizes_);
+    return output_of(tensor, width());
   }
   [[nodiscard]] Tensor in(const Tensor& tensor) const
   {

@@ -80,6 +80,9 @@ struct call
   }
 };
 
+template <class T>
+inline constexpr at::ScalarType type_of_lse = std::is_same_v<T, double> ? at::kDouble : at::kFloat;
+
 //! Runs a problem with scratch memory from torch's allocator.
 template <class Where, class Problem>
 void run(const Problem& problem, at::Device device)
@@ -116,8 +119,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> route(
     auto lse_sizes = like.sizes().vec();
     lse_sizes.back() = num_heads;
     const Tensor y = at::empty(like.sizes(), plain);
-    const Tensor lse =
-        at::empty(lse_sizes, plain.dtype(std::is_same_v<T, double> ? at::kDouble : at::kFloat));
+    const Tensor lse = at::empty(lse_sizes, plain.dtype(type_of_lse<T>));
     const bool keeps_mix = partial || gate || norm;
     const Tensor mix = keeps_mix ? at::empty(like.sizes(), plain) : at::empty({0}, plain);
     const Tensor combined = norm ? at::empty(like.sizes(), plain) : at::empty({0}, plain);
@@ -175,6 +177,10 @@ std::vector<Tensor> route_backward(const Tensor& dy, at::TensorList rows, const 
         mix.numel() > 0 ? as_matrix(mix, shared.extent.num_positions, width) : mix;
     const Tensor o =
         combined.numel() > 0 ? as_matrix(combined, shared.extent.num_positions, width) : combined;
+    TORCH_CHECK(lse.numel() == shared.extent.num_positions * num_heads &&
+                    lse.scalar_type() == type_of_lse<T> && lse.device() == like.device(),
+                "mhar: lse of ", lse.sizes(), " ", lse.scalar_type(), " on ", lse.device(),
+                " for rows of ", like.sizes(), " on ", like.device(), " and ", num_heads, " heads");
     const Tensor the_lse = lse.contiguous();
 
     mhar::route_gradient_problem<T> problem;

@@ -100,8 +100,9 @@ std::tuple<Tensor, Tensor> router_begin(
     bool norm, const optional_tensor& output_norm_weight, double scale, double eps,
     double output_norm_eps, at::ScalarType states, bool training, bool reuse_rows)
 {
-  TORCH_CHECK(query.dim() == 2 && !sizes.empty() && sizes.back() == query.size(1),
-              "mhar: query of ", query.sizes(), " for rows of ", sizes);
+  TORCH_CHECK(
+      query.dim() == 2 && query.numel() > 0 && !sizes.empty() && sizes.back() == query.size(1),
+      "mhar: query of ", query.sizes(), " for rows of ", sizes);
   const int num_calls = static_cast<int>(query.size(0));
   mhar::router_config config;
   config.extent.width = query.size(1);

@@ -190,6 +190,16 @@ class OnCpu(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "rows differ"):
             route([rows[0], rows[1].float()], query)
 
+    def test_lse_of_another_call_is_refused(self):
+        rows, query, _ = every_option()
+        rows, query = [row.detach() for row in rows], query.detach()
+        site = (4, None, None, None, None, None, False, None, 1.0, 1e-6, 1e-6, 0)
+        y, lse, mix, combined = torch.ops.mhar.route(rows, query, *site)
+        for wrong in (lse[:1], lse.float()):
+            with self.assertRaisesRegex(RuntimeError, "lse of"):
+                torch.ops.mhar.route_backward(y, rows, query, *site, wrong, mix, combined,
+                                              [True] * 4 + [False] * 6)
+
     def test_tensors_without_numbers_are_refused(self):
         rows, query, site = every_option()
         for name in ("norm_weight", "bias", "null_source", "partial", "gate"):

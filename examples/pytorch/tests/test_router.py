@@ -511,6 +511,8 @@ class OnCpu(unittest.TestCase):
                 Router(SITES, WIDTH, HEADS, **arguments)
         with self.assertRaisesRegex(ValueError, "sites is an integer of at least 0"):
             Router(-1, WIDTH, HEADS)
+        with self.assertRaisesRegex(RuntimeError, r"query of \[6, 0\] for rows of \[3, 0\]"):
+            Router(SITES, 0, device=self.device).begin(torch.zeros(3, 0, device=self.device))
         router, sublayers, embedding = self.make()
         with self.assertRaisesRegex(ValueError, f"{SITES - 1} sublayers for a full router"):
             router(embedding, sublayers[:-1])
@@ -546,6 +548,13 @@ class OnCpu(unittest.TestCase):
         (first,) = torch.autograd.grad(loss_of(y), embedding, create_graph=True)
         with self.assertRaisesRegex(RuntimeError, "mhar::router_.* is not implemented"):
             first.sum().backward()
+
+    def test_sizes_of_others_are_refused(self):
+        router, _, embedding = self.make()
+        run = router.begin(embedding)
+        with self.assertRaisesRegex(RuntimeError, "beside rows of"):
+            torch.ops.mhar.router_read(run._state, run._token, 0, (1, WIDTH), False, False, None,
+                                       None)
 
     def test_copies_of_a_pass_are_refused(self):
         router, _, embedding = self.make()
