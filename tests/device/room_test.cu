@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What launchers choose where a block may have less shared memory than on 9.0: by properties that are made up, without a GPU.
+//! Without a GPU: what launchers choose where a block may have less shared memory than on 9.0, by properties that are made up, and
+//! what needs no memory at all.
 #include "device/device_sweep.cuh"
 
 #include <mhar/device/detail/route_decode.cuh>
@@ -123,4 +124,15 @@ TEST_CASE("device: few positions whose rows find no room on a device are left to
   CHECK_FALSE(
       detail::launch_decode<float, 1, sums>(parameters, problem.rows, small, where, outcome));
   CHECK(outcome.ok());
+}
+
+TEST_CASE("device: extents that mean nothing need no memory")
+{
+  for (const mhar::shape extent : {mhar::shape{4, 128, 0, 0}, mhar::shape{4, 0, 1, 0},
+                                   mhar::shape{-1, 128, 2, 0}, mhar::shape{4, 128, 3, 0}}) {
+    CHECK(device::packed_bytes<bfloat16>(extent, 5) == 0);
+    CHECK(device::workspace_bytes<bfloat16>(mhar::sweep_limits{extent, 3, 3}) == 0);
+  }
+  CHECK(device::packed_bytes<bfloat16>({4, 128, 2}, -1) == 0);
+  CHECK(device::packed_bytes<bfloat16>({4, 128, 2}, 5) > 0);
 }

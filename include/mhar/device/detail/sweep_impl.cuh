@@ -142,7 +142,9 @@ std::size_t workspace_bytes(const sweep_limits& limits) noexcept
 template <class T>
 std::size_t packed_bytes(const shape& extent, int num_calls) noexcept
 {
-  return block::detail::packed_queries<T>::bytes(extent, num_calls);
+  return mhar::detail::has_sizes(extent, num_calls)
+             ? block::detail::packed_queries<T>::bytes(extent, num_calls)
+             : 0;
 }
 
 MHAR_LAUNCHERS_END
