@@ -126,6 +126,25 @@ TEST_CASE("device: few positions whose rows find no room on a device are left to
   CHECK(outcome.ok());
 }
 
+TEST_CASE("device: a backward pass has no more blocks than chunks of partial sums")
+{
+  for (const int multiprocessors : {16, 132, 188, 400}) {
+    detail::device_properties properties = large;
+    properties.multiprocessors = multiprocessors;
+    for (const std::int64_t positions : {1, 8, 100, 2047, 29157, 262144, 262145, 472985, 1 << 24}) {
+      for (int heads = 1; heads <= 8; ++heads) {
+        for (const bool segmented : {false, true}) {
+          INFO(multiprocessors << " multiprocessors, P " << positions << " H " << heads);
+          const std::int64_t each =
+              detail::gathered_positions(positions, heads, segmented, properties);
+          CHECK(each >= 8);
+          CHECK((positions + each - 1) / each <= device::num_chunks({positions, 64, 1}));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("device: extents that mean nothing need no memory")
 {
   for (const mhar::shape extent : {mhar::shape{4, 128, 0, 0}, mhar::shape{4, 0, 1, 0},

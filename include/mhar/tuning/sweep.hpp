@@ -41,7 +41,8 @@ struct sweep_policy
   //! Warps of gather_tiles that make factors.
   static constexpr int gather_score_warps = 4;
   //! Chunks of 16 calls that gather_tiles has registers for; and positions of a block, each with a
-  //! number in shared memory, when there are more.
+  //! number in shared memory, when there are more. Blocks have more positions where there would be more
+  //! of them than chunks of partial sums.
   static constexpr int segment_chunks = 4;
   static constexpr int max_segmented_positions = 1024;
 

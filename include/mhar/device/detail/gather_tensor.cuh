@@ -98,18 +98,36 @@ template <class T, int HeadWidth, int Calls, class State>
   return go(one{}, std::false_type{});
 }
 
+//! Positions of a block whose clusters have `num_heads` of them. A block adds to a chunk of the partial sums of its own: there are
+//! no more blocks than chunks.
+[[nodiscard]] inline std::int64_t gathered_positions(std::int64_t positions, int num_heads,
+                                                     bool is_segmented,
+                                                     const device_properties& properties) noexcept
+{
+  using policy = tuning::sweep_policy;
+  const int chunks = chunks_of(shape{positions});
+  const int clusters =
+      (std::min)(policy::num_clusters(properties.multiprocessors, num_heads), chunks);
+  const std::int64_t blocks = std::int64_t{clusters} * (chunks / clusters);
+  const std::int64_t most =
+      (std::max)((positions + blocks - 1) / blocks, std::int64_t{policy::max_segmented_positions});
+  const std::int64_t each =
+      positions_per_block(positions, clusters, is_segmented ? most : positions);
+  return each < 8 ? 8 : each;
+}
+
 //! As many positions under way as shared memory has room for.
 template <class T, int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
 [[nodiscard]] status launch_gather_tiles(block::gather_tensor_params<T> pass,
                                          const device_properties& properties,
                                          const context& where) noexcept
 {
-  const int clusters =
-      tuning::sweep_policy::num_clusters(properties.multiprocessors, pass.num_heads);
-  const std::int64_t positions = positions_per_block(
-      pass.num_positions, clusters,
-      Segmented ? tuning::sweep_policy::max_segmented_positions : pass.num_positions);
-  pass.positions_per_block = static_cast<int>(positions < 8 ? 8 : positions);
+  const std::int64_t positions =
+      gathered_positions(pass.num_positions, pass.num_heads, Segmented, properties);
+  // Segmented ones have a number each in shared memory: of many there is no room for all.
+  constexpr std::int64_t many = std::int64_t{1} << 20;
+  if (Segmented && positions > many) { return not_served(); }
+  pass.positions_per_block = static_cast<int>(positions);
 
   // As if there were as many rows as a kernel takes: the choice must not depend on their number.
   constexpr int most = tuning::sweep_policy::max_gather_rows;
