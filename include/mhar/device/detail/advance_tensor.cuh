@@ -115,8 +115,9 @@ template <class T, int HeadWidth, int Rows, class State, bool Ends, bool HasNull
   launch_shape shape;
   shape.grid = static_cast<unsigned>((pass.num_positions + 7) / 8);
   shape.block = static_cast<unsigned>(32 * pass.num_heads);
-  shape.shared_memory =
-      static_cast<std::size_t>(advance::shared_bytes(pass.num_calls, pass.num_heads));
+  // Without a call, too, a query's place is read.
+  shape.shared_memory = static_cast<std::size_t>(
+      advance::shared_bytes(pass.num_calls < 1 ? 1 : pass.num_calls, pass.num_heads));
   const bool alone = shape.grid.x <= static_cast<unsigned>(properties.multiprocessors);
   const auto half = static_cast<std::size_t>(properties.shared_memory_per_multiprocessor / 2);
   if (alone && shape.shared_memory < half) { shape.shared_memory = half; }
