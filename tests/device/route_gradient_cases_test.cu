@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 using namespace mhar_test;
 using mhar::bfloat16;
@@ -349,17 +350,24 @@ TEST_CASE("route_gradient: a position's row gradients do not depend on its batch
 {
   if (skip_without_gpu()) { return; }
   random_inputs random{504};
-  for (const std::int64_t width : {1280, 7168}) {
+  const std::pair<std::int64_t, bool> shapes[] = {{1280, false}, {7168, false}, {1280, true}};
+  for (const auto& shape : shapes) {
+    const std::int64_t width = shape.first;
+    const bool has_bias = shape.second;
+    CAPTURE(width);
+    CAPTURE(has_bias);
     constexpr std::int64_t positions = 300;
     const std::vector<bfloat16> values = random.vector<bfloat16>(3 * positions * width);
     const std::vector<bfloat16> upstream = random.vector<bfloat16>(positions * width);
     const std::vector<float> query = random.vector<float>(width, 0.05);
+    const device_buffer<float> bias{random.vector<float>(3)};
     std::vector<bfloat16> expected;
     for (const std::int64_t offset : {0, 1}) {
       plain_call call{positions, width, 3};
       const device_buffer<bfloat16> moved{values, offset};
       call.upstream.upload(upstream);
       call.query.upload(query);
+      if (has_bias) { call.problem.site.bias = bias.data(); }
       call.problem.rows = mhar::source_major<bfloat16>(moved.data(), positions, width);
       call.problem.row_gradients = {call.row_gradients.data(), mhar::element::bfloat16,
                                     positions * width, width};

@@ -26,7 +26,9 @@ template <class T>
 //!
 //! Numerics     accumulate_t<T>, one rounding at each store. The order of every sum depends on the
 //!              shape alone, sums over positions also on their number: bitwise equal from run
-//!              to run. No atomics. Where a logit has weight 0, and for a call with
+//!              to run. No atomics. Where lse is not given, its softmax goes over the rows that
+//!              a block holds at a time: last bits then depend on alignment and device, too, from
+//!              five rows on. Where a logit has weight 0, and for a call with
 //!              one source, dl is exactly 0.
 //! Cost         given lse and mix, rows are read once, for any number of rows, and every wanted
 //!              gradient is written once. Without one of them a first pass over the rows finds

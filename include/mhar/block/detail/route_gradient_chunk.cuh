@@ -142,7 +142,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::score_null(
       const accumulate dot = detail::head_sum(parts_of(0), map, head, call_.extent.num_heads);
       if (head < call_.extent.num_heads && (thread & (map.finish_lanes - 1)) == 0) {
         head_memory(arena.null_heads, 0)[head] = inverse * dot;
-        head_memory(arena.null_heads, 1)[head] = inverse * dot + bias;
+        head_memory(arena.null_heads, 1)[head] = fma(inverse, dot, bias);
         head_memory(arena.null_heads, 3)[head] = 0;
       }
     }

@@ -171,7 +171,8 @@ __device__ __forceinline__ bool route_gradient<T, Chunks, Capacity>::finish_segm
     if (head >= num_heads || sub != 0 || !has_row) { continue; }
     finite &= fabs(sums[0] + sums[1] + sums[2]) < cuda::std::numeric_limits<accumulate>::infinity();
     const accumulate score = inverse * sums[0];
-    const accumulate logit = (rounds_keys() ? sums[4] : score) + bias;
+    // Rounded once, as in the forward pass, and in every kernel.
+    const accumulate logit = rounds_keys() ? sums[4] + bias : fma(inverse, sums[0], bias);
     const accumulate weight = weight_of(logit, lse_of(position, head));
     const bool open = gate_ != 0 && weight != 0;
     const accumulate dl =

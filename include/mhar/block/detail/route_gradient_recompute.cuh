@@ -22,7 +22,7 @@ __device__ __forceinline__ void route_gradient<T, Chunks, Capacity>::finish_logi
   const accumulate* const groups = parts_of(slot) + (rounds_keys() ? 3 * map.num_groups : 0);
   for (int first = 0; first < num_heads; first += (32 >> map.finish_shift)) {
     const int head = first + (thread >> map.finish_shift);
-    const accumulate logit = inverse * detail::head_sum(groups, map, head, num_heads) + bias;
+    const accumulate logit = fma(inverse, detail::head_sum(groups, map, head, num_heads), bias);
     if (head < num_heads && (thread & (map.finish_lanes - 1)) == 0) {
       arena_[call_.arena.logits + slot * num_heads + head] = logit;
     }
