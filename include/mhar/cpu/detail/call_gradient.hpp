@@ -46,8 +46,9 @@ template <class Accumulate>
   const auto at = [index](Accumulate* start, std::int64_t size) {
     return start == nullptr ? nullptr : start + index * size;
   };
-  return {at(all.query, width), at(all.bias, all.bias_stride + 1), at(all.null_source, width),
-          at(all.gate, 1), at(all.output_norm, width)};
+  // Where there are no biases the stride may be anything.
+  return {at(all.query, width), at(all.bias, all.bias == nullptr ? 0 : all.bias_stride + 1),
+          at(all.null_source, width), at(all.gate, 1), at(all.output_norm, width)};
 }
 
 //! out[k] += factor * values[k].

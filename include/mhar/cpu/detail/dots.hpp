@@ -73,7 +73,12 @@ struct streamed_range
   int count;
   std::int64_t ahead;
 
-  MHAR_FORCE_INLINE void fetch_ahead(const T* now) const noexcept { prefetch(now + ahead); }
+  //! By addresses: behind a private row alone nothing need be there.
+  MHAR_FORCE_INLINE void fetch_ahead(const T* now) const noexcept
+  {
+    prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(now) +
+                                           static_cast<std::uintptr_t>(ahead) * sizeof(T)));
+  }
 };
 
 //! Columns [begin, begin + count): those of one head.

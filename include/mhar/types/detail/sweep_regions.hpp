@@ -88,7 +88,9 @@ void add_partials(checker& checks, const gradient_partials<Accumulate>& partials
     list.add(checks.values(data, sets, each, each, name));
   };
   array_of(partials.query, width, "partials.query");
-  array_of(partials.bias, partials.bias_stride + 1, "partials.bias");
+  // Where there are none the stride may be anything.
+  const bool has_bias = checks.ok() && partials.bias != nullptr;
+  array_of(partials.bias, has_bias ? partials.bias_stride + 1 : 0, "partials.bias");
   array_of(partials.null_source, width, "partials.null_source");
   array_of(partials.gate, 1, "partials.gate");
   array_of(partials.output_norm, width, "partials.output_norm");
