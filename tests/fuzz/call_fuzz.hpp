@@ -59,6 +59,13 @@ void fuzz_valid_call(entropy& choices, Backend& backend)
     constexpr double infinity = std::numeric_limits<double>::infinity();
     // An infinite gate makes an infinity of any sign, or none, of da - D, which may be all rounding; the field cases have one.
     for (const double number : {infinity, -infinity}) { without(number, in.gate); }
+    if (infinite_factor) {
+      // Whether a gate of 1e-40 times an element is 0 is the type's affair, and decides what an infinity becomes.
+      in.gate.for_each([&](auto... at) {
+        const double value = std::abs(in.gate.get(at...));
+        if (value > 0 && value < std::numeric_limits<float>::min()) { in.gate.set(at..., 1.0); }
+      });
+    }
     if (!Backend::infinite_logits_are_nan) {
       // A logit of +inf a backend may answer with NaN or by giving it all the weight; a bias of -inf makes none.
       for (tensor* array : {&in.query, &in.norm_weight, &in.bias}) { without(infinity, *array); }

@@ -83,6 +83,7 @@ public:
   template <class T>
   void read_rows(const mhar::const_rows<T>& rows, int first, int count, const mhar::shape& extent)
   {
+    if (extent.num_positions == 0) { return; }  // strides mean nothing then
     for (int n = first; n < first + count; ++n) {
       read(mhar::const_matrix{rows.row(n), rows.position_stride}, extent);
     }
