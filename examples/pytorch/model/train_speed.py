@@ -16,6 +16,7 @@ import time
 from dataclasses import replace
 
 import torch
+import torch._dynamo
 
 from decoder import PAPER, Decoder
 
@@ -183,6 +184,9 @@ def main():
     parser.add_argument("--profile", action="store_true", help="also where the time goes")
     options = parser.parse_args()
     torch.cuda.set_stream(torch.cuda.Stream())
+    # Every mode of every scale compiles the same functions again; past the usual limit they would run uncompiled.
+    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     document = earlier(options.out) | {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     for scale in options.scales:
         batch, length = BATCH[scale]
