@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace {
 
@@ -75,9 +76,9 @@ void check_sums(const std::string& name, const sweep_results& whole, const sweep
     const std::vector<double>& all = whole.at(name)[i];
     for (std::size_t k = 0; k < all.size(); ++k) {
       const double sum = first.at(name)[i][k] + second.at(name)[i][k];
-      largest = std::max(largest, std::abs(sum));
-      // What is not a number is off, too.
-      if (!(std::abs(all[k] - sum) <= worst)) { worst = std::abs(all[k] - sum); }
+      if (std::isfinite(sum)) { largest = std::max(largest, std::abs(sum)); }
+      const double error = std::abs(all[k] - sum);
+      worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
     }
   }
   CHECK_MESSAGE(worst <= 2e-3 * largest, name << " is off by " << worst << " of " << largest);
