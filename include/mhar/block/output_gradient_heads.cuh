@@ -3,6 +3,7 @@
 //! to 11): a warp takes all heads of a position.
 #pragma once
 
+#include <mhar/block/detail/async_copy.cuh>
 #include <mhar/block/detail/turn_ring.cuh>
 #include <mhar/types/sweep.hpp>
 
@@ -27,14 +28,18 @@ public:
 
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes()
   {
-    return static_cast<int>(sizeof(storage)) + ring::num_warps * ring::ring_bytes(2);
+    return ring::offset(sizeof(storage)) + ring::shared_bytes(2);
   }
 
   __device__ __forceinline__ output_gradient_heads(const output_gradient_problem<T>& call,
                                                    unsigned char* shared)
       : call_{call},
         shared_{*reinterpret_cast<storage*>(shared)},
-        ring_{call.extent, 2, shared + sizeof(storage)}
+        ring_{call.extent,
+              2,
+              {{call.output_gradient.data, call.output_gradient.position_stride},
+               {call.mix.data, call.mix.position_stride}},
+              shared + ring::offset(sizeof(storage))}
   {
     const matrix& copy = call.partial_gradient;
     const bool is_aligned =
@@ -54,27 +59,26 @@ public:
 
   __device__ __forceinline__ void run()
   {
-    const typename ring::source sources[2] = {
-        {call_.output_gradient.data, call_.output_gradient.position_stride},
-        {call_.mix.data, call_.mix.position_stride}};
     int position = ring_.begin();
     const int ahead = depth * ring_.step();
     float lse[depth];
 #pragma unroll
     for (int x = 0; x < depth; ++x) {
-      ring_.fetch(x, position + x * ring_.step(), sources);
+      ring_.fetch(x, position + x * ring_.step());
       lse[x] = load_lse(position + x * ring_.step());
-      if (x == depth - 1) { copy_sums(); }
-      detail::end_copy_group();
     }
-    for (int slot = 0; position < ring_.count(); position += ring_.step()) {
-      detail::wait_for_copy_groups<depth - 1>();
-      add(slot, position, lse[0], sources);
-      detail::end_copy_group();
+    copy_sums();
+    detail::end_copy_group();
+    for (int slot = 0, phase = 0; position < ring_.count(); position += ring_.step()) {
+      ring_.wait(slot, phase);
+      add(slot, position, lse[0]);
 #pragma unroll
       for (int x = 0; x + 1 < depth; ++x) { lse[x] = lse[x + 1]; }
       lse[depth - 1] = load_lse(position + ahead);
-      slot = slot + 1 == depth ? 0 : slot + 1;
+      if (++slot == depth) {
+        slot = 0;
+        phase ^= 1;
+      }
     }
     if (ring::lane() % 4 == 0) {
       shared_.logit_sums[ring::warp()][ring::place()] = logit_sum_;
@@ -164,16 +168,15 @@ private:
   }
 
   //! Adds the turn of a slot, which then takes the warp's next but `depth`.
-  __device__ __forceinline__ void add(int slot, int begin, float lse,
-                                      const typename ring::source (&sources)[2])
+  __device__ __forceinline__ void add(int slot, int begin, float lse)
   {
     const bool in_place = call_.call_gradient.data == call_.output_gradient.data;
     const bool known = ring_.exists(begin);
     const std::int64_t position = ring_.own_position(begin);
     auto* const to = static_cast<T*>(call_.call_gradient.data) +
                      position * call_.call_gradient.position_stride + ring_.column_of(0);
-    const uint4* const gradients = ring_.at(slot, 0);
-    const uint4* const mixes = ring_.at(slot, 1);
+    const auto gradients = ring_.at(slot, 0, begin);
+    const auto mixes = ring_.at(slot, 1, begin);
     if (partial_gradient_.matrix && known) { copy_gradient(gradients, position); }
     const float weight = detail::weight_of(null_logit_, lse, logit_gate_);
     const float factor = weight != 0 ? gate_ * weight : 0.0f;
@@ -181,8 +184,8 @@ private:
     float products[2] = {0, 0};
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-      const uint4 gradient = gradients[u * 32];
-      const uint4 mix = mixes[u * 32];
+      const uint4 gradient = gradients[u];
+      const uint4 mix = mixes[u];
       if (!in_place && known) { *reinterpret_cast<uint4*>(to + u * 32) = gradient; }
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -198,7 +201,7 @@ private:
         }
       }
     }
-    ring_.fetch(slot, begin + depth * ring_.step(), sources);
+    ring_.replace(slot, begin + depth * ring_.step());
     const float dot = detail::quad_sum(dots[0] + dots[1]);
     const float product = detail::quad_sum(products[0] + products[1]);
     if (!known) { return; }
@@ -208,12 +211,13 @@ private:
   }
 
   //! do for the partial's producer.
-  __device__ __forceinline__ void copy_gradient(const uint4* from, std::int64_t position) const
+  __device__ __forceinline__ void copy_gradient(const typename ring::columns& from,
+                                                std::int64_t position) const
   {
 #pragma unroll 1
     for (int u = 0; u < vectors; ++u) {
       float values[8];
-      detail::load_state(reinterpret_cast<const T*>(from + u * 32), values);
+      detail::load_state(reinterpret_cast<const T*>(from.at(u)), values);
       detail::update_columns(partial_gradient_, position, ring_.column_of(u), values);
     }
   }

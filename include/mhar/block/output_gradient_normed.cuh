@@ -3,6 +3,7 @@
 //! warp takes all heads of a position.
 #pragma once
 
+#include <mhar/block/detail/async_copy.cuh>
 #include <mhar/block/detail/turn_ring.cuh>
 #include <mhar/block/output_gradient_columns.cuh>
 
@@ -33,8 +34,7 @@ public:
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes(
       const output_gradient_columns_params<T>& call)
   {
-    return static_cast<int>(sizeof(storage)) +
-           ring::num_warps * ring::ring_bytes(num_matrices(call));
+    return ring::offset(sizeof(storage)) + ring::shared_bytes(num_matrices(call));
   }
 
   __device__ __forceinline__ output_gradient_normed(const output_gradient_columns_params<T>& call,
@@ -43,7 +43,10 @@ public:
         shared_{*reinterpret_cast<storage*>(shared)},
         ring_{{call.num_positions, call.width, call.num_heads},
               num_matrices(call),
-              shared + sizeof(storage)},
+              {{call.output_gradient.data, call.output_gradient.position_stride},
+               {call.combined.data, call.combined.position_stride},
+               {call.mix.data, call.mix.position_stride}},
+              shared + ring::offset(sizeof(storage))},
         inverse_width_{1.0f / static_cast<float>(call.width)}
   {
     asm volatile("" : "+f"(inverse_width_));
@@ -51,23 +54,19 @@ public:
 
   __device__ __forceinline__ void run()
   {
-    const typename ring::source sources[3] = {
-        {call_.output_gradient.data, call_.output_gradient.position_stride},
-        {call_.combined.data, call_.combined.position_stride},
-        {call_.mix.data, call_.mix.position_stride}};
     int position = ring_.begin();
 #pragma unroll
-    for (int x = 0; x < depth; ++x) {
-      ring_.fetch(x, position + x * ring_.step(), sources);
-      if (x == depth - 1) { copy_sums(); }
-      detail::end_copy_group();
-    }
+    for (int x = 0; x < depth; ++x) { ring_.fetch(x, position + x * ring_.step()); }
+    copy_sums();
+    detail::end_copy_group();
     load_weights();
-    for (int slot = 0; position < ring_.count(); position += ring_.step()) {
-      detail::wait_for_copy_groups<depth - 1>();
-      differentiate(slot, position, sources);
-      detail::end_copy_group();
-      slot = slot + 1 == depth ? 0 : slot + 1;
+    for (int slot = 0, phase = 0; position < ring_.count(); position += ring_.step()) {
+      ring_.wait(slot, phase);
+      differentiate(slot, position);
+      if (++slot == depth) {
+        slot = 0;
+        phase ^= 1;
+      }
     }
     if (ring::lane() % 4 == 0) { shared_.gate_sums[ring::warp()][ring::place()] = gate_sum_; }
     ring_.leave_columns(norm_sums_);
@@ -141,9 +140,9 @@ private:
     }
   }
   //! Of o under a scale.
-  [[nodiscard]] __device__ __forceinline__ position_sums sum_position(const uint4* gradients,
-                                                                      const uint4* outputs,
-                                                                      float scale) const
+  [[nodiscard]] __device__ __forceinline__ position_sums
+  sum_position(const typename ring::columns& gradients, const typename ring::columns& outputs,
+               float scale) const
   {
     float squares[2] = {0, 0};
     float products[2] = {0, 0};
@@ -151,8 +150,8 @@ private:
     for (int u = 0; u < vectors; ++u) {
       float gradient[8];
       float output[8];
-      unpack(gradients[u * 32], gradient);
-      unpack(outputs[u * 32], output);
+      unpack(gradients[u], gradient);
+      unpack(outputs[u], output);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float scaled = scale * output[j];
@@ -167,14 +166,13 @@ private:
   }
 
   //! The turn of a slot, which then takes the warp's next but `depth`.
-  __device__ __forceinline__ void differentiate(int slot, int begin,
-                                                const typename ring::source (&sources)[3])
+  __device__ __forceinline__ void differentiate(int slot, int begin)
   {
     const bool known = ring_.exists(begin);
     const std::int64_t position = ring_.own_position(begin);
-    const uint4* const gradients = ring_.at(slot, 0);
-    const uint4* const outputs = ring_.at(slot, 1);
-    const uint4* const mixes = ring_.at(slot, num_matrices(call_) - 1);
+    const auto gradients = ring_.at(slot, 0, begin);
+    const auto outputs = ring_.at(slot, 1, begin);
+    const auto mixes = ring_.at(slot, num_matrices(call_) - 1, begin);
     const position_sums sums = sum_position(gradients, outputs, 1.0f);
     float inverse = rsqrtf(fmaf(sums.squares, inverse_width_, call_.norm_eps));
     float slope = inverse * sums.products * inverse_width_;
@@ -197,8 +195,8 @@ private:
     for (int u = 0; u < vectors; ++u) {
       float gradient[8];
       float output[8];
-      unpack(gradients[u * 32], gradient);
-      unpack(outputs[u * 32], output);
+      unpack(gradients[u], gradient);
+      unpack(outputs[u], output);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float normalised = inverse * output[j];
@@ -214,7 +212,7 @@ private:
       if (known && partial_gradient.data != nullptr) {
         *reinterpret_cast<uint4*>(to_partial + u * 32) = rounded;
       }
-      const uint4 mix = mixes[u * 32];
+      const uint4 mix = mixes[u];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const std::uint32_t pair = detail::pair_of(rounded, e);
@@ -223,7 +221,7 @@ private:
         dots[1] = fmaf(detail::second_of<T>(pair), detail::second_of<T>(of_mix), dots[1]);
       }
     }
-    ring_.fetch(slot, begin + depth * ring_.step(), sources);
+    ring_.replace(slot, begin + depth * ring_.step());
     const float dot = detail::quad_sum(dots[0] + dots[1]);
     if (call_.dot == nullptr || !known) { return; }
     gate_sum_ += dot;
