@@ -25,6 +25,9 @@ class output_gradient_heads
 public:
   using ring = detail::turn_ring<T, HeadWidth>;
   static constexpr int num_threads = 32 * ring::num_warps;
+  //! Heads of 160 columns do not fit in half the registers. For others that is enough, and the kernel behind
+  //! prepares meanwhile.
+  static constexpr int blocks_per_multiprocessor = HeadWidth > 128 ? 1 : 2;
 
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int shared_bytes()
   {

@@ -25,6 +25,8 @@ class output_gradient_normed
 public:
   using ring = detail::turn_ring<T, HeadWidth>;
   static constexpr int num_threads = 32 * ring::num_warps;
+  //! A block prepares nothing while the kernel in front runs: all registers are one block's.
+  static constexpr int blocks_per_multiprocessor = 1;
 
   [[nodiscard]] MHAR_HOST_DEVICE static constexpr int num_matrices(
       const output_gradient_columns_params<T>& call)

@@ -61,7 +61,9 @@ __global__ void __launch_bounds__(512, 1)
 
 //! A block per range of positions.
 template <class T, int HeadWidth>
-__global__ void __launch_bounds__((block::output_gradient_heads<T, HeadWidth>::num_threads), 2)
+__global__ void __launch_bounds__(
+    (block::output_gradient_heads<T, HeadWidth>::num_threads),
+    (block::output_gradient_heads<T, HeadWidth>::blocks_per_multiprocessor))
     output_gradient_heads_kernel(const __grid_constant__ output_gradient_problem<T> call)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -88,7 +90,9 @@ __global__ void __launch_bounds__(256) output_gradient_columns_kernel(
 
 //! A block per range of positions.
 template <class T, int HeadWidth>
-__global__ void __launch_bounds__((block::output_gradient_normed<T, HeadWidth>::num_threads), 2)
+__global__ void __launch_bounds__(
+    (block::output_gradient_normed<T, HeadWidth>::num_threads),
+    (block::output_gradient_normed<T, HeadWidth>::blocks_per_multiprocessor))
     output_gradient_normed_kernel(
         const __grid_constant__ block::output_gradient_columns_params<T> call)
 {
