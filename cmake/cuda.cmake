@@ -37,9 +37,10 @@ endif()
 # A macro: enable_language has to be called in the scope of the top folder.
 macro(mhar_enable_cuda_language)
   if(MHAR_HAVE_CUDA)
-    # CMake would choose 75 by itself. What the user sets, by variable or by environment, always wins.
+    # CMake would choose 75 by itself. What the user sets, by variable or by environment, always wins. 90a is 9.0 with what only
+    # it has: gather_groups multiplies by warpgroups.
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-      set(CMAKE_CUDA_ARCHITECTURES 80 90 100 120)
+      set(CMAKE_CUDA_ARCHITECTURES 80 90a 100 120)
     endif()
     enable_language(CUDA)
   endif()

@@ -16,6 +16,8 @@
 #include <mhar/block/fold_sites.cuh>
 #include <mhar/block/gather_any.cuh>
 #include <mhar/block/gather_calls.cuh>
+#include <mhar/block/gather_groups.cuh>
+#include <mhar/block/gather_groups_layout.cuh>
 #include <mhar/block/gather_tiles.cuh>
 #include <mhar/block/gather_tiles_layout.cuh>
 #include <mhar/block/gather_wide.cuh>

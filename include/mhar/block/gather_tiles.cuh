@@ -3,9 +3,9 @@
 //! through shared memory, and everything is a product on tensor cores.
 #pragma once
 
+#include <mhar/block/detail/gather_finish.cuh>
 #include <mhar/block/detail/gather_tiles_columns.cuh>
 #include <mhar/block/detail/gather_tiles_copies.cuh>
-#include <mhar/block/detail/gather_tiles_finish.cuh>
 #include <mhar/block/detail/gather_tiles_scores.cuh>
 #include <mhar/tuning/sweep.hpp>
 
@@ -73,17 +73,13 @@ public:
           .run();
     }
     else if (view_.at.batch() == view::layout::max_batch) {
-      detail::gather_tiles_finish<T, HeadWidth, view::layout::max_batch, MemberTiles, State,
-                                  Segmented>{view_}
-          .run();
+      detail::gather_finish<view, view::layout::max_batch>{view_}.run();
     }
     else if (view_.at.batch() == view::layout::max_batch / 2) {
-      detail::gather_tiles_finish<T, HeadWidth, view::layout::max_batch / 2, MemberTiles, State,
-                                  Segmented>{view_}
-          .run();
+      detail::gather_finish<view, view::layout::max_batch / 2>{view_}.run();
     }
     else {
-      detail::gather_tiles_finish<T, HeadWidth, 1, MemberTiles, State, Segmented>{view_}.run();
+      detail::gather_finish<view, 1>{view_}.run();
     }
   }
 

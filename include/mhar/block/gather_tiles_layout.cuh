@@ -17,6 +17,7 @@ namespace block {
 template <class T, int HeadWidth, int MemberTiles, class State>
 struct gather_tiles_layout
 {
+  static constexpr int head_width = HeadWidth;
   static constexpr int max_slots = 12;
   static constexpr int num_exchanges = 4;  //!< batches of positions whose head sums are under way
   static constexpr int max_batch = 4;      //!< positions
@@ -83,6 +84,12 @@ struct gather_tiles_layout
   [[nodiscard]] MHAR_HOST_DEVICE int batch() const
   {
     return num_slots >= 2 * max_batch ? max_batch : num_slots >= max_batch ? max_batch / 2 : 1;
+  }
+
+  //! Of byte first + step of the top row.
+  [[nodiscard]] MHAR_HOST_DEVICE int top_row(int first, int step) const
+  {
+    return rows + first + step;
   }
 
   //! The queries that the columns read: their high part, or the low one.

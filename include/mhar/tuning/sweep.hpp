@@ -45,6 +45,13 @@ struct sweep_policy
   //! of them than chunks of partial sums.
   static constexpr int segment_chunks = 4;
   static constexpr int max_segmented_positions = 1024;
+  //! Passes that gather_groups is faster at than gather_tiles. Both have the same bits, so the number of rows may decide.
+  [[nodiscard]] static constexpr bool is_for_groups(int head_width, int num_calls, int num_rows,
+                                                    bool kept) noexcept
+  {
+    if (head_width > 128) { return num_calls > 16 && num_rows > 8 && !kept; }
+    return num_calls > (num_rows > 8 ? 16 : 32);
+  }
 
   //! Clusters of `num_heads` blocks that a device runs at once, one block per multiprocessor. Where
   //! the parts of the chip hold no whole number of clusters, a tenth of it is out of reach.

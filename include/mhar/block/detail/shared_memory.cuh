@@ -42,6 +42,14 @@ __device__ __forceinline__ void store_float(std::uint32_t address, float value)
   return value;
 }
 
+//! In C++: *reinterpret_cast<uint4*>(address) = value.
+__device__ __forceinline__ void store_16_bytes(std::uint32_t address, uint4 value)
+{
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
 //! Two 8 x 8 matrices, as load_matrices and load_transposed of tensor_core.cuh load four: lanes 0 to 15
 //! give the addresses.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&to)[2], std::uint32_t address)

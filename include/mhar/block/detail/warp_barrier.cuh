@@ -28,6 +28,16 @@ struct warp_barrier
   {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address) : "memory");
   }
+  //! Arrives, and has the phase wait for so many bytes besides.
+  __device__ __forceinline__ void arrive_and_expect(int bytes) const
+  {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
+                 : "memory");
+#else
+    static_cast<void>(bytes);
+#endif
+  }
   //! Arrives when all copies that this thread has started (cp.async) have ended.
   __device__ __forceinline__ void arrive_after_copies() const
   {

@@ -2,6 +2,7 @@
 //! Launches a backward pass on tensor cores.
 #pragma once
 
+#include <mhar/device/detail/gather_groups.cuh>
 #include <mhar/device/detail/sweep_params.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -98,24 +99,6 @@ template <class T, int HeadWidth, int Calls, class State>
   return go(one{}, std::false_type{});
 }
 
-//! Positions of a block whose clusters have `num_heads` of them. A block adds to a chunk of the partial sums of its own: there are
-//! no more blocks than chunks.
-[[nodiscard]] inline std::int64_t gathered_positions(std::int64_t positions, int num_heads,
-                                                     bool is_segmented,
-                                                     const device_properties& properties) noexcept
-{
-  using policy = tuning::sweep_policy;
-  const int chunks = chunks_of(shape{positions});
-  const int clusters =
-      (std::min)(policy::num_clusters(properties.multiprocessors, num_heads), chunks);
-  const std::int64_t blocks = std::int64_t{clusters} * (chunks / clusters);
-  const std::int64_t most =
-      (std::max)((positions + blocks - 1) / blocks, std::int64_t{policy::max_segmented_positions});
-  const std::int64_t each =
-      positions_per_block(positions, clusters, is_segmented ? most : positions);
-  return each < 8 ? 8 : each;
-}
-
 //! As many positions under way as shared memory has room for.
 template <class T, int HeadWidth, int Chunks, int MemberTiles, class State, bool Segmented>
 [[nodiscard]] status launch_gather_tiles(block::gather_tensor_params<T> pass,
@@ -170,13 +153,16 @@ template <class T, int HeadWidth, int MemberTiles, class State>
                                           const device_properties& properties,
                                           const context& where) noexcept
 {
+  if constexpr (cuda::std::is_same_v<T, bfloat16> && cuda::std::is_same_v<State, bfloat16>) {
+    const status launched = gather_by_groups<HeadWidth>(pass, properties, where);
+    if (launched.code != code::unsupported) { return launched; }
+  }
   const int chunks = (pass.num_calls + 15) / 16;
   pass.calls_per_segment = pass.num_calls;
   if constexpr (sizeof(State) == 2) {
     constexpr int most = tuning::sweep_policy::segment_chunks;
     if (chunks > most) {
-      const int segments = (chunks + most - 1) / most;
-      pass.calls_per_segment = (chunks + segments - 1) / segments * 16;
+      pass.calls_per_segment = calls_per_segment(chunks);
       return launch_gather_tiles<T, HeadWidth, most, MemberTiles, State, true>(pass, properties,
                                                                                where);
     }

@@ -98,6 +98,32 @@ template <class Accumulate>
   return (positions + clusters * waves - 1) / (clusters * waves);
 }
 
+//! Positions of a block whose clusters have `num_heads` of them. A block adds to a chunk of the partial sums of its own: there are
+//! no more blocks than chunks.
+[[nodiscard]] inline std::int64_t gathered_positions(std::int64_t positions, int num_heads,
+                                                     bool is_segmented,
+                                                     const device_properties& properties) noexcept
+{
+  using policy = tuning::sweep_policy;
+  const int chunks = chunks_of(shape{positions});
+  const int clusters =
+      (std::min)(policy::num_clusters(properties.multiprocessors, num_heads), chunks);
+  const std::int64_t blocks = std::int64_t{clusters} * (chunks / clusters);
+  const std::int64_t most =
+      (std::max)((positions + blocks - 1) / blocks, std::int64_t{policy::max_segmented_positions});
+  const std::int64_t each =
+      positions_per_block(positions, clusters, is_segmented ? most : positions);
+  return each < 8 ? 8 : each;
+}
+
+//! Calls of a segment where there are more chunks of 16 than a block of gather_tiles or gather_groups has registers for: segments of equal length.
+[[nodiscard]] inline int calls_per_segment(int chunks) noexcept
+{
+  constexpr int most = tuning::sweep_policy::segment_chunks;
+  const int segments = (chunks + most - 1) / most;
+  return (chunks + segments - 1) / segments * 16;
+}
+
 }  // namespace detail
 MHAR_LAUNCHERS_END
 }  // namespace device

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The warp of gather_tiles that ends what the heads share: head sums, and the finished row.
+//! The warp of a backward pass over many calls that ends what the heads share: head sums, and the finished row.
 #pragma once
 
-#include <mhar/block/detail/gather_tiles_view.cuh>
+#include <mhar/block/detail/gather_view.cuh>
 #include <mhar/tuning/sweep.hpp>
 
 MHAR_NAMESPACE_BEGIN
@@ -13,14 +13,14 @@ namespace block::detail {
 //!
 //! Ring of head sums: a block sends those of batch b + 4 after it has those of b + 2, which the
 //! others have sent after they were done with those of b.
-template <class T, int HeadWidth, int Batch, int MemberTiles, class State, bool Segmented>
-class gather_tiles_finish
+template <class View, int Batch>
+class gather_finish
 {
 public:
-  using view = gather_tiles_view<T, HeadWidth, MemberTiles, State, Segmented>;
-  using layout = typename view::layout;
+  using layout = typename View::layout;
+  using T = typename View::element;
 
-  __device__ __forceinline__ explicit gather_tiles_finish(const view& block)
+  __device__ __forceinline__ explicit gather_finish(const View& block)
       : block_{block}, mine_{block.lane / lanes}, part_{block.lane % lanes}
   {
     next_gradient_ = block.pass.row_gradient + (block.first + mine_) * block.pass.gradient_stride +
@@ -58,6 +58,7 @@ public:
   }
 
 private:
+  static constexpr int HeadWidth = layout::head_width;
   static constexpr int lanes = 32 / Batch;  // of a position
   static constexpr int rounds = (HeadWidth / 4 + lanes - 1) / lanes;
   static constexpr int values = (layout::members + lanes - 1) / lanes;  // head sums of a lane
@@ -111,17 +112,16 @@ private:
         to.kept_sums[v] = load_float(at(slot, block_.at.kept_sums + member(v) * 4));
       }
     }
-    if (Segmented && part_ == 0 && block_.segment > 0) {
+    if (View::segmented && part_ == 0 && block_.segment > 0) {
       to.kept_sums[0] = load_float(block_.top_sum(p + mine_));
     }
     if (!block_.finishes()) { return; }
     const std::uint32_t top = at(slot, block_.at.top + part_ * 16);
-    const std::uint32_t row = at(slot, block_.at.rows + part_ * 8);
 #pragma unroll
     for (int k = 0; k < rounds; ++k) {
       if (has(k)) {
         to.gradient[k] = load_16_bytes(top + k * lanes * 16);
-        to.row[k] = load_8_bytes(row + k * lanes * 8);
+        to.row[k] = load_8_bytes(at(slot, block_.at.top_row(part_ * 8, k * lanes * 8)));
       }
     }
   }
@@ -172,7 +172,7 @@ private:
                                  static_cast<std::uint32_t>((mine_ * layout::members + m) * 4);
       const float sum = add_floats<tuning::sweep_policy::max_heads>(
           from, layout::sent_bytes, pass.num_heads, last.kept_sums[v]);
-      if (Segmented && m == 0) { store_float(block_.top_sum(p + mine_), sum); }
+      if (View::segmented && m == 0) { store_float(block_.top_sum(p + mine_), sum); }
       if (block_.head == 0 && (m > 0 || !pass.finishes)) {
         pass.head_sums[m * pass.num_positions + block_.first + p + mine_] = sum;
       }
@@ -197,7 +197,7 @@ private:
     next_gradient_ += Batch * pass.gradient_stride;
   }
 
-  const view& block_;
+  const View& block_;
   int mine_;  // this lane's position of a batch
   int part_;  // and its place among that position's lanes
   T* next_gradient_;
