@@ -25,7 +25,7 @@ public:
     gradients_ = kept_value(chunk_ * layout::tile_bytes +
                             layout::vector_place((min)(line, last_call), block.lane / 16));
 #pragma unroll
-    for (int t = 0; t < member_tiles; ++t) {
+    for (int t = 0; t < row_tiles; ++t) {
       const int m = (min)(t * 8 + block.lane % 8, block.pass.num_rows - 1);
       rows_[t] = kept_value(layout::rows + layout::vector_place(m, block.lane / 8));
     }
@@ -57,7 +57,8 @@ public:
   }
 
 private:
-  static constexpr int member_tiles = layout::members / 8;
+  static constexpr int row_tiles = layout::members / 8;
+  static constexpr auto member_tiles = static_cast<std::size_t>(row_tiles);
   static constexpr int steps = HeadWidth / 16;
   static constexpr int ahead = HeadWidth > 128 ? 2 : 1;
 
@@ -65,7 +66,7 @@ private:
   template <bool WithMix>
   struct operands
   {
-    std::uint32_t rows[static_cast<std::size_t>(member_tiles)][4];
+    std::uint32_t rows[member_tiles][4];
     std::uint32_t gradients[2][4];
     std::uint32_t mix[WithMix ? 4 : 1];
   };
@@ -95,7 +96,7 @@ private:
   __device__ __forceinline__ void load(std::uint32_t slot, int step, operands<WithMix>& to) const
   {
 #pragma unroll
-    for (int t = 0; t < member_tiles; ++t) {
+    for (int t = 0; t < row_tiles; ++t) {
       load_matrices(to.rows[t], layout::after_vectors(slot + static_cast<std::uint32_t>(rows_[t]),
                                                       4 * step, layout::tile_bytes));
     }
@@ -130,7 +131,7 @@ private:
       for (int half = 0; half < 2; ++half) {
         const int k = 2 * step + half;
 #pragma unroll
-        for (int t = 0; t < member_tiles; ++t) {
+        for (int t = 0; t < row_tiles; ++t) {
           const std::uint32_t(&b)[4] = now.rows[t];
           multiply_add_16<T>(products[t], now.gradients[half], b[2 * half], b[2 * half + 1]);
           multiply_add_16<T>(scores[0][t], queries_[0][k], b[2 * half], b[2 * half + 1]);
@@ -169,9 +170,9 @@ private:
   int position_;
   int chunk_;
   int gradients_;  // this lane's places: in a slot,
-  int rows_[static_cast<std::size_t>(member_tiles)];
+  int rows_[member_tiles];
   int place_;  // and in a group
-  gather_factors<view, member_tiles, State> factors_;
+  gather_factors<view, row_tiles, State> factors_;
   std::uint32_t queries_[2][static_cast<std::size_t>(steps)][4];
 };
 
