@@ -2,8 +2,8 @@
 //! The warp of gather_tiles that brings positions into slots.
 #pragma once
 
-#include <mhar/block/detail/async_copy.cuh>
 #include <mhar/block/detail/gather_tiles_view.cuh>
+#include <mhar/block/detail/gather_values.cuh>
 
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
@@ -123,7 +123,7 @@ public:
   __device__ __forceinline__ gather_tiles_copies(const view& block, int warp)
       : block_{block},
         warp_{warp},
-        member_{(min)(block.lane, block.pass.num_rows - 1)},
+        values_{block, block.first + warp},
         calls_{block.pass.call_stride, block.lane},
         rows_{block.pass.row_stride, block.lane},
         states_{block.pass.slot_stride, block.lane}
@@ -135,11 +135,6 @@ public:
                      position * pass.call_position_stride + column;
     next_row_ = pass.rows + position * pass.position_stride + column;
     next_state_ = static_cast<const State*>(pass.states) + position * pass.width + column;
-    next_top_ = pass.row_gradient + position * pass.gradient_stride + column + block.lane * 8;
-    next_mix_ = pass.mix + position * pass.mix_position_stride + column + block.lane * 8;
-    next_head_ = block.head_index(block.lane, position);
-    next_inverse_ = pass.inverse_rms + position - member_ * pass.num_positions;
-    next_sum_ = pass.head_sums + position + member_ * pass.num_positions;
   }
 
   __device__ __forceinline__ void run()
@@ -168,32 +163,9 @@ private:
       else {
         states_.start(states + view::state_bytes, next_state_ + pass.slot_stride,
                       pass.num_rows - 1);
-        if (pass.row_gradient != nullptr && block_.lane < HeadWidth / 8) {
-          copy_async(states + static_cast<std::uint32_t>(block_.lane * 16), next_top_);
-        }
       }
     }
-    const std::uint32_t values = slot + static_cast<std::uint32_t>(block_.lane * 4);
-    if (block_.has_mix() && block_.lane < HeadWidth / 8) {
-      copy_async(slot + static_cast<std::uint32_t>(block_.at.mix + block_.lane * 16), next_mix_);
-    }
-    const std::int64_t group = 32 * pass.num_positions * pass.num_heads;
-    std::int64_t head = next_head_;
-#pragma unroll 1
-    for (int c = block_.lane; c < block_.num_calls(); c += 32) {
-      const auto place = static_cast<std::uint32_t>((c - block_.lane) * 4);
-      copy_async_4(values + static_cast<std::uint32_t>(block_.at.lse) + place, pass.lse + head);
-      if (c > 0 || !block_.has_mix()) {
-        copy_async_4(values + static_cast<std::uint32_t>(block_.at.dot) + place, pass.dot + head);
-      }
-      head += group;
-    }
-    if (block_.lane < view::layout::members) {
-      copy_async_4(values + static_cast<std::uint32_t>(block_.at.inverse), next_inverse_);
-      if (block_.kept() && (member_ > 0 || !block_.top_is_elsewhere())) {
-        copy_async_4(values + static_cast<std::uint32_t>(block_.at.kept_sums), next_sum_);
-      }
-    }
+    values_.start(slot);
   }
 
   __device__ __forceinline__ void step()
@@ -202,29 +174,19 @@ private:
     next_gradient_ += Warps * pass.call_position_stride;
     next_row_ += Warps * pass.position_stride;
     next_state_ += Warps * pass.width;
-    next_top_ += Warps * pass.gradient_stride;
-    next_mix_ += Warps * pass.mix_position_stride;
-    next_head_ += Warps * pass.num_heads;
-    next_inverse_ += Warps;
-    next_sum_ += Warps;
   }
 
   const view& block_;
   int warp_;
-  int member_;  // of this lane
+  gather_values<view> values_;
   group_copy<T, HeadWidth> calls_;
   group_copy<T, HeadWidth> rows_;
   group_copy<State, HeadWidth> states_;
 
-  // Of the position that comes next; of those that differ by lane, this lane's.
+  // Of the position that comes next.
   const T* next_gradient_;
   const T* next_row_;
   const State* next_state_;
-  const T* next_top_;  // of the finished row, when calls come in segments
-  const T* next_mix_;
-  std::int64_t next_head_;
-  const float* next_inverse_;
-  const float* next_sum_;
 };
 
 }  // namespace block::detail
