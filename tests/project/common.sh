@@ -7,7 +7,7 @@ root=$(cd "$project_dir/../.." && pwd)
 include=$root/include
 # The flags that a careful user turns on, given with -I, so that nothing in the headers is excused as a system header.
 read -r -a strict <<<"-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wundef -Werror"
-read -r -a nvcc_strict <<<"-arch=sm_90 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-Wconversion,-Wsign-conversion,-Werror"
+read -r -a nvcc_strict <<<"-arch=sm_90a -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-Wconversion,-Wsign-conversion,-Werror"
 read -r -a compilers <<<"${MHAR_COMPILERS:-c++}"
 eigen=${MHAR_EIGEN:-/usr/include/eigen3}
 nvcc=${MHAR_NVCC:-}

@@ -7,11 +7,13 @@
 #include "support/random.hpp"
 
 #include <mhar/device/backend.cuh>
+#include <mhar/device/detail/gather_groups.cuh>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstring>
+#include <iostream>
 #include <vector>
 
 using namespace mhar_test;
@@ -168,23 +170,61 @@ private:
   mhar::folded_sites<float> sites_;
 };
 
+//! Whether this program and device have the kernel that copies by tensor maps: what a launcher asks.
+bool has_both_kernels()
+{
+  using gather = mhar::block::gather_groups<bfloat16, 128, 4, bfloat16, false>;
+  mhar::device::detail::device_properties properties;
+  mhar::check(mhar::device::detail::query(properties));
+  if (properties.capability != 90) { return false; }
+  return mhar::device::detail::takes_threads(
+      &mhar::kernel::gather_groups_kernel<bfloat16, 128, 4, bfloat16, false>, gather::num_threads,
+      gather::registers);
+}
+
 }  // namespace
+
+TEST_CASE("device tensor maps: the driver encodes one of gradients in order")
+{
+  if (skip_without_gpu()) { return; }
+  const device_buffer<bfloat16> data{64 * 7 * 3};
+  mhar::device::detail::mapped_rows rows;
+  rows.data = data.data();
+  rows.row_stride = 64 * 3;
+  rows.position_stride = 64;
+  rows.num_rows = 7;
+  rows.num_positions = 3;
+  rows.width = 64;
+  rows.line = 64;
+  mhar::block::detail::tensor_map map;
+  CHECK(mhar::device::detail::can_be_mapped(rows));
+  CHECK(mhar::device::detail::encode(rows, 16, 1, map));
+  rows.row_stride = -rows.row_stride;
+  CHECK_FALSE(mhar::device::detail::can_be_mapped(rows));
+}
 
 TEST_CASE("device tensor sweeps: many calls have the same bits whatever kernel serves them")
 {
   if (skip_without_gpu()) { return; }
+  if (!has_both_kernels()) {
+    std::cout << "mhar: skipped: no code for 9.0a, or another device\n";
+    return;
+  }
   const device_stream stream;
   random_inputs random{941};
-  const int passes = number_of_calls(60);
+  const int passes = number_of_calls(40);
   for (int i = 0; i < passes; ++i) {
     constexpr int widths[3] = {64, 128, 160};
     pass_case given;
     const auto heads = static_cast<int>(random.integer(1, 8));
-    given.extent = {random.integer(1, i % 8 == 0 ? 2500 : 300),
-                    heads * widths[random.integer(0, 2)], heads};
-    given.calls = static_cast<int>(random.integer(17, i % 4 == 0 ? 200 : 64));
-    given.rows = static_cast<int>(random.integer(1, 16));
-    given.kept = random.integer(0, 1) == 1;
+    const int width = widths[random.integer(0, 2)];
+    given.extent = {random.integer(1, i % 8 == 0 ? 2500 : 300), heads * width, heads};
+    do {
+      given.calls = static_cast<int>(random.integer(17, i % 4 == 0 ? 200 : 64));
+      given.rows = static_cast<int>(random.integer(1, 16));
+      given.kept = random.integer(0, 1) == 1;
+    } while (
+        !mhar::tuning::sweep_policy::is_for_groups(width, given.calls, given.rows, given.kept));
     given.finishes = random.integer(0, 1) == 1;
     given.has_new_call = random.integer(0, 1) == 1;
     CAPTURE(given.extent.num_positions);

@@ -8,6 +8,7 @@
 #include <mhar/block/detail/gather_groups_copies.cuh>
 #include <mhar/block/detail/gather_groups_results.cuh>
 #include <mhar/block/detail/gather_groups_scores.cuh>
+#include <mhar/block/detail/named_barrier.cuh>
 #include <mhar/tuning/sweep.hpp>
 
 MHAR_NAMESPACE_BEGIN
@@ -36,6 +37,8 @@ public:
   static constexpr int num_threads = 128 * (score_groups + 2);
   //! Warps that take positions in turn need a slot each, and so do the other roles.
   static constexpr int least_slots = 4 * score_groups / Chunks + 1;
+  static constexpr int registers =
+      65536 / num_threads / 8 * 8;  //!< of a thread, before any are moved
 
   __device__ __forceinline__ static void run(const gather_tensor_params<T>& pass,
                                              const detail::tensor_map& calls, unsigned char* shared)
@@ -65,7 +68,6 @@ public:
 
 private:
   static constexpr int score_warps = 4 * score_groups;
-  static constexpr int registers = 65536 / num_threads / 8 * 8;  // of a thread, as compiled
   static constexpr int score_registers = HeadWidth > 128 ? 192 : 144;
   static constexpr int column_registers = HeadWidth > 128 ? 200 : 144;
   static constexpr int other_registers = HeadWidth > 128 ? 112 : 80;
@@ -108,6 +110,8 @@ private:
   {
     const int segments =
         Segmented ? (pass.num_calls + pass.calls_per_segment - 1) / pass.calls_per_segment : 1;
+    constexpr detail::named_barrier<1> everyone{
+        num_threads};  // which every role meets in code of its own
 #pragma unroll 1
     for (int segment = 0; segment < segments; ++segment) {
       const view block{pass, shared, segment};
@@ -115,7 +119,7 @@ private:
       __syncwarp();
       detail::arrive_at_cluster();
       block.fill(num_threads);
-      __syncthreads();
+      everyone.sync();
       detail::wait_for_cluster();
       auto role = make(block);
       if (segment == 0) {
@@ -123,7 +127,7 @@ private:
         detail::release_dependents();
       }
       role.run();
-      if (Segmented) { __syncthreads(); }
+      if (Segmented) { everyone.sync(); }
     }
   }
 };

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(
     1) gather_groups_kernel(const __grid_constant__ block::gather_tensor_params<T> pass,
                             const __grid_constant__ block::detail::tensor_map calls)
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char shared_lines[];
   block::gather_groups<T, HeadWidth, Chunks, State, Segmented>::run(pass, calls, shared_lines);
 #endif

@@ -26,7 +26,8 @@ public:
     std::uint32_t factors_low[2 * member_tiles];
   };
 
-  //! What stays the same from position to position. Calls that do not exist have a gate of 0.
+  //! What stays the same from position to position. Calls that do not exist have a gate of 0,
+  //! and no lse that could be infinite.
   __device__ __forceinline__ void take_chunk(const View& block, int chunk)
   {
     chunk_ = chunk;
@@ -34,7 +35,7 @@ public:
     for (int x = 0; x < 2; ++x) {
       const int call = chunk * 16 + x * 8 + block.row;
       const bool exists = call < block.num_calls();
-      known_[x] = exists ? call : block.num_calls() - 1;
+      known_[x] = exists ? call : -1;
       gate_[x] = exists ? scale * block.pass.gate[block.first_call() + call] : 0.0f;
       logit_gate_[x] = exists ? block.pass.logit_gate[block.first_call() + call] : 0.0f;
       exponent_[x] = logit_gate_[x] == 0 ? 0.0f : 1.0f;
@@ -54,8 +55,10 @@ public:
     float dot_of[2];
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
-      lse_of[x] = load_float(slot + static_cast<std::uint32_t>(block.at.lse + known_[x] * 4));
-      dot_of[x] = load_float(slot + static_cast<std::uint32_t>(block.at.dot + known_[x] * 4));
+      const int place = (max)(known_[x], 0) * 4;
+      lse_of[x] = load_float(slot + static_cast<std::uint32_t>(block.at.lse + place));
+      dot_of[x] = load_float(slot + static_cast<std::uint32_t>(block.at.dot + place));
+      if (known_[x] < 0) { lse_of[x] = dot_of[x] = 0; }
     }
     if (newest) {
       const float found = __shfl_sync(0xffffffffu, dots[0], 0);
@@ -138,7 +141,7 @@ private:
   }
 
   int chunk_ = 0;
-  int known_[2];
+  int known_[2];  // the calls, or -1
   float gate_[2];
   float logit_gate_[2];
   float exponent_[2];  // of the weight: 0 for a single source, whose weight is 1

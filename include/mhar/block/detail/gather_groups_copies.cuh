@@ -118,6 +118,7 @@ private:
   __device__ __forceinline__ void step()
   {
     const gather_tensor_params<T>& pass = block_.pass;
+    values_.step(Warps);
     next_row_ += Warps * pass.position_stride;
     next_state_ += Warps * pass.width;
   }

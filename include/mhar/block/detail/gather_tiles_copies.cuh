@@ -171,6 +171,7 @@ private:
   __device__ __forceinline__ void step()
   {
     const gather_tensor_params<T>& pass = block_.pass;
+    values_.step(Warps);
     next_gradient_ += Warps * pass.call_position_stride;
     next_row_ += Warps * pass.position_stride;
     next_state_ += Warps * pass.width;

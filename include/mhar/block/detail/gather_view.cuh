@@ -11,7 +11,7 @@
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
-//! Barriers: a slot is full (copies), done (columns), empty (finish); a group of factors is full
+//! Barriers: a slot is full (copies), done (columns), empty (finish, and whoever else reads what is done); a group of factors is full
 //! (scores), empty (columns); head sums have come.
 //!
 //! Segmented: `pass` has more calls than registers have dw for. They come in segments, for all positions of the block one

@@ -5,6 +5,7 @@
 
 #include <mhar/config.hpp>
 
+#include <cstddef>
 #include <cstdint>
 
 MHAR_NAMESPACE_BEGIN
@@ -12,10 +13,8 @@ namespace block::detail {
 
 //! Whether the code being compiled has them; of no meaning to the host.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#  define MHAR_HAS_WARPGROUPS 1
 inline constexpr bool has_warpgroups = true;
 #else
-#  define MHAR_HAS_WARPGROUPS 0
 inline constexpr bool has_warpgroups = false;
 #endif
 
@@ -67,7 +66,7 @@ private:
 //! Products that follow read what this thread has written to shared memory or waited for.
 __device__ __forceinline__ void show_to_products()
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
@@ -75,14 +74,14 @@ __device__ __forceinline__ void show_to_products()
 //! Products run while the warps go on. In front of the first, behind whatever has set its registers.
 __device__ __forceinline__ void begin_products()
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
 //! Waits for all.
 __device__ __forceinline__ void end_products()
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
       "wgmma.commit_group.sync.aligned;\n"
       "wgmma.wait_group.sync.aligned 0;" ::
@@ -102,7 +101,7 @@ __device__ __forceinline__ void keep_sums(float (&sums)[Count])
 __device__ __forceinline__ void multiply_across(float (&sum)[8], const operand_place& a,
                                                 const operand_place& b)
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
       "{.reg .pred p; setp.eq.u32 p, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
@@ -117,7 +116,7 @@ __device__ __forceinline__ void multiply_across(float (&sum)[8], const operand_p
 __device__ __forceinline__ void multiply_across(float (&sum)[8], const std::uint32_t (&a)[4],
                                                 const operand_place& b)
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
       "{.reg .pred p; setp.eq.u32 p, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
@@ -132,7 +131,7 @@ __device__ __forceinline__ void multiply_across(float (&sum)[8], const std::uint
 __device__ __forceinline__ void multiply_along(float (&sum)[32], const operand_place& a,
                                                const operand_place& b)
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
       "{.reg .pred p; setp.eq.u32 p, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -152,7 +151,7 @@ __device__ __forceinline__ void multiply_along(float (&sum)[32], const operand_p
 __device__ __forceinline__ void multiply_along(float (&sum)[64], const operand_place& a,
                                                const operand_place& b)
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
       "{.reg .pred p; setp.eq.u32 p, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
@@ -179,7 +178,7 @@ __device__ __forceinline__ void multiply_along(float (&sum)[64], const operand_p
 __device__ __forceinline__ void multiply_along(float (&sum)[80], const operand_place& a,
                                                const operand_place& b)
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
       "{.reg .pred p; setp.eq.u32 p, 0, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
@@ -212,7 +211,7 @@ __device__ __forceinline__ void multiply_along(float (&sum)[80], const operand_p
 template <int Before, int Count>
 __device__ __forceinline__ void change_registers()
 {
-#if MHAR_HAS_WARPGROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if constexpr (Count > Before) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
   }

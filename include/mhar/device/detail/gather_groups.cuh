@@ -11,16 +11,17 @@ namespace device {
 MHAR_LAUNCHERS_BEGIN
 namespace detail {
 
-//! Whether the code that the current device runs of a kernel takes blocks of so many threads.
+//! Whether the code that the current device runs of a kernel takes blocks of so many threads, with so many registers each: they
+//! could not be moved between warpgroups otherwise.
 template <class... Parameters>
-[[nodiscard]] bool takes_threads(void (*kernel)(Parameters...), int threads) noexcept
+[[nodiscard]] bool takes_threads(void (*kernel)(Parameters...), int threads, int registers) noexcept
 {
   cudaFuncAttributes attributes = {};
   if (cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
     return false;
   }
-  return attributes.maxThreadsPerBlock >= threads;
+  return attributes.maxThreadsPerBlock >= threads && attributes.numRegs == registers;
 }
 
 template <int HeadWidth, int Chunks, bool Segmented>
@@ -50,13 +51,13 @@ template <int HeadWidth, int Chunks, bool Segmented>
   mapped_rows calls;
   calls.data = pass.call_gradients;
   calls.row_stride = pass.call_stride;
-  calls.position_stride = pass.call_position_stride;
+  calls.position_stride = pass.num_positions > 1 ? pass.call_position_stride : pass.width;
   calls.num_rows = pass.num_calls;
   calls.num_positions = pass.num_positions;
   calls.width = pass.width;
   calls.line = layout::line_bytes / 2;
   block::detail::tensor_map map;
-  if (!can_be_mapped(calls) || !takes_threads(kernel, gather::num_threads) ||
+  if (!can_be_mapped(calls) || !takes_threads(kernel, gather::num_threads, gather::registers) ||
       !encode(calls, 16 * Chunks, layout::tiles, map)) {
     return not_served();
   }
