@@ -37,8 +37,8 @@ public:
   static constexpr int num_threads = 128 * (score_groups + 2);
   //! Warps that take positions in turn need a slot each, and so do the other roles.
   static constexpr int least_slots = 4 * score_groups / Chunks + 1;
-  static constexpr int registers =
-      65536 / num_threads / 8 * 8;  //!< of a thread, before any are moved
+  //! Of a thread, before any are moved.
+  static constexpr int registers = 65536 / num_threads / 8 * 8;
 
   __device__ __forceinline__ static void run(const gather_tensor_params<T>& pass,
                                              const detail::tensor_map& calls, unsigned char* shared)
@@ -110,8 +110,8 @@ private:
   {
     const int segments =
         Segmented ? (pass.num_calls + pass.calls_per_segment - 1) / pass.calls_per_segment : 1;
-    constexpr detail::named_barrier<1> everyone{
-        num_threads};  // which every role meets in code of its own
+    // Every role meets the others in code of its own.
+    constexpr detail::named_barrier<1> everyone{num_threads};
 #pragma unroll 1
     for (int segment = 0; segment < segments; ++segment) {
       const view block{pass, shared, segment};
