@@ -5,6 +5,7 @@
 
 #include <mhar/block/detail/async_copy.cuh>
 #include <mhar/block/detail/turn_ring.cuh>
+#include <mhar/block/detail/warp_barrier.cuh>
 #include <mhar/types/sweep.hpp>
 
 MHAR_NAMESPACE_BEGIN
@@ -72,16 +73,14 @@ public:
     }
     copy_sums();
     detail::end_copy_group();
-    for (int slot = 0, phase = 0; position < ring_.count(); position += ring_.step()) {
-      ring_.wait(slot, phase);
-      add(slot, position, lse[0]);
+    detail::ring_place slot;
+    for (; position < ring_.count(); position += ring_.step()) {
+      ring_.wait(slot.index, slot.phase);
+      add(slot.index, position, lse[0]);
 #pragma unroll
       for (int x = 0; x + 1 < depth; ++x) { lse[x] = lse[x + 1]; }
       lse[depth - 1] = load_lse(position + ahead);
-      if (++slot == depth) {
-        slot = 0;
-        phase ^= 1;
-      }
+      slot.advance(depth);
     }
     if (ring::lane() % 4 == 0) {
       shared_.logit_sums[ring::warp()][ring::place()] = logit_sum_;

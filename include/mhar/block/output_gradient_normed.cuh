@@ -5,6 +5,7 @@
 
 #include <mhar/block/detail/async_copy.cuh>
 #include <mhar/block/detail/turn_ring.cuh>
+#include <mhar/block/detail/warp_barrier.cuh>
 #include <mhar/block/output_gradient_columns.cuh>
 
 MHAR_NAMESPACE_BEGIN
@@ -62,13 +63,11 @@ public:
     copy_sums();
     detail::end_copy_group();
     load_weights();
-    for (int slot = 0, phase = 0; position < ring_.count(); position += ring_.step()) {
-      ring_.wait(slot, phase);
-      differentiate(slot, position);
-      if (++slot == depth) {
-        slot = 0;
-        phase ^= 1;
-      }
+    detail::ring_place slot;
+    for (; position < ring_.count(); position += ring_.step()) {
+      ring_.wait(slot.index, slot.phase);
+      differentiate(slot.index, position);
+      slot.advance(depth);
     }
     if (ring::lane() % 4 == 0) { shared_.gate_sums[ring::warp()][ring::place()] = gate_sum_; }
     ring_.leave_columns(norm_sums_);
