@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 mhar_require_packages g++ cmake ninja-build libeigen3-dev libbenchmark-dev
 
 gpu=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null | head -n 1) || true
-if [[ -n $gpu ]]; then export CUDAARCHS=${CUDAARCHS:-$(sed 's/.*, //; s/\.//; s/^90$/90a/' <<<"$gpu")}; fi
+if [[ -n $gpu ]]; then export CUDAARCHS=${CUDAARCHS:-$(mhar_architecture "${gpu##*, }")}; fi
 # Without a GPU there is nothing to run that the CUDA compiler makes.
 cuda=$([[ -n $gpu ]] && echo ON || echo OFF)
 build=build/bench

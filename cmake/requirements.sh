@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# For the scripts that promise to work on a fresh Debian machine: installs the packages named that are missing. Without root, or
-# without apt, it prints the line to run and stops.
+# For the scripts that promise to work on a fresh Debian machine.
+
+# The architecture to compile for, from a compute capability such as 8.0: 9.0 with all that only it has.
+mhar_architecture() {
+  sed 's/\.//; s/^90$/90a/' <<<"$1"
+}
+
+# Installs the packages named that are missing. Without root, or without apt, it prints the line to run and stops.
 mhar_require_packages() {
   command -v dpkg >/dev/null || return 0 # not Debian: CMake will say what it does not find
   local package missing=()

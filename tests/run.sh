@@ -7,9 +7,9 @@ cd "$(dirname "$0")/.."
 . cmake/requirements.sh
 mhar_require_packages g++ cmake ninja-build pkg-config libeigen3-dev doctest-dev libbenchmark-dev
 
-# The architecture of the GPU at hand, if there is one; 9.0 with all that only it has.
-gpu=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .) || true
-export CUDAARCHS=${CUDAARCHS:-$(sed 's/^90$/90a/' <<<"${gpu:-90}")}
+# The architecture of the GPU at hand, if there is one.
+gpu=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1) || true
+export CUDAARCHS=${CUDAARCHS:-$(mhar_architecture "${gpu:-9.0}")}
 
 jobs=$(nproc)
 build=build/tests
