@@ -27,11 +27,12 @@ namespace block {
 //! Cluster      the heads
 //! Shared       gather_groups_layout, at a multiple of 1024 bytes
 //! Numerics     of gather_tiles, bit for bit
-template <class T, int HeadWidth, int Chunks, class State, bool Segmented>
+template <class T, int HeadWidth, int Chunks, bool Segmented>
 class gather_groups
 {
 public:
-  using view = detail::gather_groups_view<T, HeadWidth, Chunks, State, Segmented>;
+  static_assert(cuda::std::is_same_v<T, bfloat16>, "what the products of warpgroups multiply");
+  using view = detail::gather_groups_view<T, HeadWidth, Chunks, Segmented>;
   //! Queries of 160 columns leave no registers for two.
   static constexpr int score_groups = HeadWidth > 128 ? 1 : 2;
   static constexpr int num_threads = 128 * (score_groups + 2);
@@ -48,14 +49,14 @@ public:
     if (warp < score_warps) {
       detail::change_registers<registers, score_registers>();
       for_each_segment(pass, shared, [&](const view& block) {
-        return detail::gather_groups_scores<T, HeadWidth, Chunks, score_warps, State, Segmented>{
-            block, warp};
+        return detail::gather_groups_scores<T, HeadWidth, Chunks, score_warps, Segmented>{block,
+                                                                                          warp};
       });
     }
     else if (warp < score_warps + 4) {
       detail::change_registers<registers, column_registers>();
       for_each_segment(pass, shared, [&](const view& block) {
-        return detail::gather_groups_columns<T, HeadWidth, Chunks, State, Segmented>{block};
+        return detail::gather_groups_columns<T, HeadWidth, Chunks, Segmented>{block};
       });
     }
     else {
@@ -86,12 +87,11 @@ private:
     {
       constexpr int copies = 2;
       if (warp < copies) {
-        detail::gather_groups_copies<T, HeadWidth, Chunks, copies, State, Segmented>{block, calls,
-                                                                                     warp}
+        detail::gather_groups_copies<T, HeadWidth, Chunks, copies, Segmented>{block, calls, warp}
             .run();
       }
       else if (warp == copies) {
-        detail::gather_groups_results<T, HeadWidth, Chunks, State, Segmented>{block}.run();
+        detail::gather_groups_results<T, HeadWidth, Chunks, Segmented>{block}.run();
       }
       else if (block.at.batch() == view::layout::max_batch) {
         detail::gather_finish<view, view::layout::max_batch>{block}.run();

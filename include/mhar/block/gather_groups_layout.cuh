@@ -18,7 +18,7 @@ namespace block {
 //! where heads have 160: what lies behind is theirs to read.
 //!
 //! Factors are 8 x 8 matrices of 8 calls and 8 rows, of every part [2][calls / 8].
-template <class T, int HeadWidth, int Chunks, class State>
+template <class T, int HeadWidth, int Chunks>
 struct gather_groups_layout
 {
   static constexpr int head_width = HeadWidth;
@@ -35,7 +35,7 @@ struct gather_groups_layout
   static constexpr int tile_bytes = members * line_bytes;  //!< of rows, or of a chunk of calls
   static constexpr int call_tile = Chunks * tile_bytes;
   static constexpr int call_bytes = tiles * call_tile;
-  static constexpr int state_bytes = detail::tile_row_bytes<State, HeadWidth>;
+  static constexpr int state_bytes = detail::tile_row_bytes<T, HeadWidth>;
 
   static constexpr int matrix_bytes = 128;
   static constexpr int half_bytes =

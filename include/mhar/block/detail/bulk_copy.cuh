@@ -71,22 +71,22 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, int bytes,
 #endif
 }
 
-//! Makes what this thread read of shared memory precede what the copy engine writes there later. Reads wait in a queue, behind
-//! loads from memory that lack a place in the cache, and the engine does not.
-__device__ __forceinline__ void fence_bulk_reads()
+//! Makes what this thread did to shared memory, or has waited for, precede what the copy engine and the products of warpgroups do
+//! there later. Reads, too: they wait in a queue, behind loads from memory that lack a place in the cache, and the engine does not.
+__device__ __forceinline__ void fence_async_proxy()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
-//! Makes what this thread did to shared memory, barriers included, precede what the copy engine does there later.
+//! The same for barriers that this thread has readied.
 __device__ __forceinline__ void fence_bulk_copies()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
+  fence_async_proxy();
 }
 
 }  // namespace block::detail

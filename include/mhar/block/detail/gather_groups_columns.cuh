@@ -2,6 +2,7 @@
 //! The warpgroup of gather_groups that makes the rows' gradients and dw.
 #pragma once
 
+#include <mhar/block/detail/bulk_copy.cuh>
 #include <mhar/block/detail/gather_groups_view.cuh>
 #include <mhar/block/detail/warpgroup_product.cuh>
 
@@ -10,11 +11,11 @@ namespace block::detail {
 
 //! Products of 64 columns, or 64 calls, at a time: warp w has columns 16w ... 16w + 15 of every 64 of the
 //! rows' gradients, and calls 16w ... of dw. Each sum adds its products in the order of gather_tiles_columns.
-template <class T, int HeadWidth, int Chunks, class State, bool Segmented>
+template <class T, int HeadWidth, int Chunks, bool Segmented>
 class gather_groups_columns
 {
 public:
-  using view = gather_groups_view<T, HeadWidth, Chunks, State, Segmented>;
+  using view = gather_groups_view<T, HeadWidth, Chunks, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ explicit gather_groups_columns(const view& block)
@@ -80,7 +81,7 @@ private:
 #pragma unroll
     for (int t = 0; t < column_tiles; ++t) { keep_sums(sums[t]); }
     keep_sums(query_sums_);
-    show_to_products();
+    fence_async_proxy();
     begin_products();
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {

@@ -59,11 +59,11 @@ private:
 
 //! `Warps` warps take the positions in turn. The calls' gradients come as one box of a tensor map, which
 //! puts zeros where no call is; everything else lane by lane.
-template <class T, int HeadWidth, int Chunks, int Warps, class State, bool Segmented>
+template <class T, int HeadWidth, int Chunks, int Warps, bool Segmented>
 class gather_groups_copies
 {
 public:
-  using view = gather_groups_view<T, HeadWidth, Chunks, State, Segmented>;
+  using view = gather_groups_view<T, HeadWidth, Chunks, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ gather_groups_copies(const view& block, const tensor_map& calls,
@@ -79,7 +79,7 @@ public:
     const std::int64_t position = block.first + warp;
     const std::int64_t column = block.head * HeadWidth;
     next_row_ = pass.rows + position * pass.position_stride + column;
-    next_state_ = static_cast<const State*>(pass.states) + position * pass.width + column;
+    next_state_ = static_cast<const T*>(pass.states) + position * pass.width + column;
   }
 
   __device__ __forceinline__ void run()
@@ -132,7 +132,7 @@ private:
 
   // Of the position that comes next.
   const T* next_row_;
-  const State* next_state_;
+  const T* next_state_;
 };
 
 }  // namespace block::detail

@@ -9,11 +9,11 @@ namespace block::detail {
 
 //! The finished row is left to the warp that ends it, but between two segments, which leave it where it
 //! will lie.
-template <class T, int HeadWidth, int Chunks, class State, bool Segmented>
+template <class T, int HeadWidth, int Chunks, bool Segmented>
 class gather_groups_results
 {
 public:
-  using view = gather_groups_view<T, HeadWidth, Chunks, State, Segmented>;
+  using view = gather_groups_view<T, HeadWidth, Chunks, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ explicit gather_groups_results(const view& block)
@@ -25,8 +25,8 @@ public:
   {
     const gather_tensor_params<T>& pass = block_.pass;
     const std::int64_t column = block_.head * HeadWidth + vector_ * 8;
-    State* to = static_cast<State*>(pass.states) + block_.first * pass.width + column +
-                line_ * pass.slot_stride;
+    T* to = static_cast<T*>(pass.states) + block_.first * pass.width + column +
+            line_ * pass.slot_stride;
     T* top = pass.row_gradient + block_.first * pass.gradient_stride + column;
     const bool top_is_apart = Segmented && pass.finishes;
     const int first = block_.finishes() || (top_is_apart && pass.row_gradient == nullptr) ? 1 : 0;
@@ -48,12 +48,12 @@ public:
       }
       block_.empty(slot.index).arrive();
       slot.advance(block_.at.num_slots);
-      State* row = to;
+      T* row = to;
 #pragma unroll
       for (int r = 0; r < rounds; ++r) {
         const int m = r * lines + line_;
         if (m >= first && m < pass.num_rows) {
-          State* const place = r == 0 && m == 0 && top_is_apart ? top : row;
+          T* const place = r == 0 && m == 0 && top_is_apart ? top : row;
 #pragma unroll
           for (int x = 0; x < layout::tiles; ++x) {
             store_16_bytes(place + x * vectors * 8, values[r][x]);

@@ -10,11 +10,11 @@ namespace block::detail {
 
 //! Each keeps to one chunk of 16 calls, whose queries stay in registers, and takes positions in turn with the others. Shared memory
 //! answers late while warpgroups read it: what a product needs is loaded `ahead` steps before.
-template <class T, int HeadWidth, int Chunks, int Warps, class State, bool Segmented>
+template <class T, int HeadWidth, int Chunks, int Warps, bool Segmented>
 class gather_groups_scores
 {
 public:
-  using view = gather_groups_view<T, HeadWidth, Chunks, State, Segmented>;
+  using view = gather_groups_view<T, HeadWidth, Chunks, Segmented>;
   using layout = typename view::layout;
 
   __device__ __forceinline__ gather_groups_scores(const view& block, int warp)
@@ -172,7 +172,7 @@ private:
   int gradients_;  // this lane's places: in a slot,
   int rows_[member_tiles];
   int place_;  // and in a group
-  gather_factors<view, row_tiles, State> factors_;
+  gather_factors<view, row_tiles, T> factors_;
   std::uint32_t queries_[2][static_cast<std::size_t>(steps)][4];
 };
 

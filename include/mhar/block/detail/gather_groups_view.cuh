@@ -8,11 +8,10 @@
 MHAR_NAMESPACE_BEGIN
 namespace block::detail {
 
-template <class T, int HeadWidth, int Chunks, class State, bool Segmented>
-struct gather_groups_view
-    : gather_view<T, gather_groups_layout<T, HeadWidth, Chunks, State>, Segmented>
+template <class T, int HeadWidth, int Chunks, bool Segmented>
+struct gather_groups_view : gather_view<T, gather_groups_layout<T, HeadWidth, Chunks>, Segmented>
 {
-  using layout = gather_groups_layout<T, HeadWidth, Chunks, State>;
+  using layout = gather_groups_layout<T, HeadWidth, Chunks>;
 
   __device__ __forceinline__ gather_groups_view(const gather_tensor_params<T>& params,
                                                 unsigned char* memory, int which)

@@ -138,7 +138,7 @@ public:
   //! The same for a slot that the warp has read.
   __device__ __forceinline__ void replace(int slot, int position) const
   {
-    fence_bulk_reads();
+    fence_async_proxy();
     __syncwarp();
     fetch(slot, position);
   }

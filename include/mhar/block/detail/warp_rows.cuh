@@ -97,14 +97,14 @@ public:
   //! Asks for `count` rows more, which take the places of rows [first, first + count): no lane reads these any more.
   __device__ __forceinline__ void replace(int first, int count)
   {
-    fence_bulk_reads();
+    fence_async_proxy();
     __syncwarp();
     fetch<false>(count, slot_of(first + (lane() < count ? lane() : 0)));
   }
   //! The same for one row: it is the next one, which every lane knows.
   __device__ __forceinline__ void replace_one(int k)
   {
-    fence_bulk_reads();
+    fence_async_proxy();
     __syncwarp();
     const std::int64_t position = position_of(next_turn_);
     if (lane() == 0 && position < source_.num_positions()) { ask(slot_of(k), next_row_, position); }

@@ -63,14 +63,6 @@ private:
   }
 };
 
-//! Products that follow read what this thread has written to shared memory or waited for.
-__device__ __forceinline__ void show_to_products()
-{
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 //! Products run while the warps go on. In front of the first, behind whatever has set its registers.
 __device__ __forceinline__ void begin_products()
 {

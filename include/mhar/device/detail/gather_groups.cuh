@@ -29,10 +29,9 @@ template <int HeadWidth, int Chunks, bool Segmented>
                                           const device_properties& properties,
                                           const context& where) noexcept
 {
-  using layout = block::gather_groups_layout<bfloat16, HeadWidth, Chunks, bfloat16>;
-  using gather = block::gather_groups<bfloat16, HeadWidth, Chunks, bfloat16, Segmented>;
-  const auto kernel =
-      &kernel::gather_groups_kernel<bfloat16, HeadWidth, Chunks, bfloat16, Segmented>;
+  using layout = block::gather_groups_layout<bfloat16, HeadWidth, Chunks>;
+  using gather = block::gather_groups<bfloat16, HeadWidth, Chunks, Segmented>;
+  const auto kernel = &kernel::gather_groups_kernel<bfloat16, HeadWidth, Chunks, Segmented>;
 
   const std::int64_t positions =
       gathered_positions(pass.num_positions, pass.num_heads, Segmented, properties);
@@ -42,10 +41,7 @@ template <int HeadWidth, int Chunks, bool Segmented>
   const auto bytes_of = [&](int slots) {
     return layout{pass.num_heads, slots, Segmented ? pass.positions_per_block : 0}.total;
   };
-  pass.num_slots = layout::max_slots;
-  while (!has_room(properties, bytes_of(pass.num_slots)) && pass.num_slots > 0) {
-    --pass.num_slots;
-  }
+  pass.num_slots = slots_with_room(layout::max_slots, properties, bytes_of);
   if (pass.num_slots < gather::least_slots) { return not_served(); }
 
   mapped_rows calls;

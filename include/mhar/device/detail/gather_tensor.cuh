@@ -127,10 +127,7 @@ template <class T, int HeadWidth, int Chunks, int MemberTiles, class State, bool
       properties.shared_memory_per_block) {
     return not_served();
   }
-  pass.num_slots = layout::max_slots;
-  while (pass.num_slots > 1 && bytes_of(pass.num_slots) > properties.shared_memory_per_block) {
-    --pass.num_slots;
-  }
+  pass.num_slots = slots_with_room(layout::max_slots, properties, bytes_of);
   // Seven, of which two at a time are given back, are slower than six (measured).
   if (pass.num_slots == 7) { pass.num_slots = 6; }
   launch_shape shape;

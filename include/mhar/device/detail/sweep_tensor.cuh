@@ -116,6 +116,16 @@ template <class Accumulate>
   return each < 8 ? 8 : each;
 }
 
+//! As many positions under way as shared memory has room for, up to `most`; one if it has none.
+template <class Bytes>
+[[nodiscard]] int slots_with_room(int most, const device_properties& properties,
+                                  const Bytes& bytes_of) noexcept
+{
+  int slots = most;
+  while (slots > 1 && !has_room(properties, bytes_of(slots))) { --slots; }
+  return slots;
+}
+
 //! Calls of a segment where there are more chunks of 16 than a block of gather_tiles or gather_groups has registers for: segments of equal length.
 [[nodiscard]] inline int calls_per_segment(int chunks) noexcept
 {
